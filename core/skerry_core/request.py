@@ -177,3 +177,4 @@ class Output:
     usage: EngineUsage | None = None
     failure: str | None = None
     withheld: bool = False  # a call that no longer fits would have begun at one of the tokens
+    led: bool = False  # one of them was taken in place of what was sampled, to end in time

@@ -80,7 +80,10 @@ def _read(dialect: str, body: str) -> Said:
         case _:
             blocks = got["content"]
             text = "".join(each["text"] for each in blocks if each["type"] == "text")
-            calls = [each["input"] for each in blocks if each["type"] == "tool_use"]
+            used = [each for each in blocks if each["type"] == "tool_use"]
+            if got["stop_reason"] == "max_tokens" and used and used[-1]["input"] == {}:
+                used.pop()  # it was cut
+            calls = [each["input"] for each in used]
             return Said(
                 text, calls, _REASONS[got["stop_reason"]], got["usage"]["output_tokens"], body
             )

@@ -60,13 +60,14 @@ class OutputBuilder:
         logprobs: list[TokenLogprob] = []
         reason: FinishReason | None = None
         failure: str | None = None
-        withheld = False
+        withheld = led = False
         if row.makes_token:
             k = sequence.sampling.logprobs
             for sample in samples[row.num_targets : row.num_targets + 1 + row.num_accepted]:
                 withheld |= self._withholds(sequence, sample)
                 token_id, reason, failure = self._append(sequence, token_ids[sample])
                 if token_id >= 0:
+                    led |= token_id != token_ids[sample]
                     made.append(token_id)
                     if k is not None:
                         logprobs.append(self._logprob_of(result, sample, k, token_id))
@@ -82,6 +83,7 @@ class OutputBuilder:
             usage=None if reason is None else sequence,
             failure=failure,
             withheld=withheld,
+            led=led,
         )
 
     @staticmethod

@@ -98,8 +98,10 @@ class CompiledGrammar:
 class Matcher:
     """A sequence's place in its grammar. Not for two threads at once.
 
-    A function of the grammar and of the tokens alone, so it is the same after a preemption, and on
-    another node.
+    A function of the grammar and of all its tokens, so it is the same after a preemption, and on
+    another node that is given them. `choose` also depends on how many tokens are left, and on the
+    ways that were known at each token, not on the place in the grammar alone: who goes on from a
+    place has to `advance` through the same tokens.
     """
 
     __slots__ = (

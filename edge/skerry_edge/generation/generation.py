@@ -82,6 +82,8 @@ class Generation:
                     yield Piece("", [], prompt_logprobs=event.prompt_logprobs)
                 if transcript.stopped or not event.token_ids:
                     continue  # computed before the node heard of the abort: not part of the answer
+                if event.led and self._parser is not None:
+                    self._parser.lead()
                 before = transcript.num_tokens
                 text, logprobs = transcript.push(event.token_ids, event.logprobs)
                 for observer in self._observers:
@@ -132,7 +134,9 @@ class Generation:
             said, calls = self._parser.push(text)
             rest, more = self._parser.finish()
             text, calls = said + rest, calls + more
-            if self._parser.num_calls and finish_reason == "stop":
+            if self._parser.is_cut:
+                finish_reason = "length"
+            elif self._parser.num_calls and finish_reason == "stop":
                 finish_reason = "tool_calls"
         return Piece(
             text,

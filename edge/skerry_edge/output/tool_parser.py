@@ -61,21 +61,33 @@ class ToolParser:
         self._has_siblings = False  # the call that is being read is not the first of its list
         self._arguments: _Arguments | None = None  # of the call that is being read
         self.num_calls = 0
+        self.is_cut = False  # the output, in a call
+        self._is_led = False
+
+    def lead(self) -> None:
+        """Cut a call here: what follows is not the model's, but leads to an end before the limit,
+        and who runs calls must not be sent one that looks whole."""
+        self._is_led = True
+        self.is_cut = self.is_cut or self._in_call or bool(self._held())
 
     def push(self, text: str) -> tuple[str, list[CallDelta]]:
         """Return text and parts of calls that are certain after this piece."""
+        if self.is_cut:
+            return "", []
         self._buffer += text
         return self._read()
 
     def finish(self) -> tuple[str, list[CallDelta]]:
         """Return what was held back, when nothing follows."""
+        if self.is_cut:
+            return "", []
         text, deltas = self._read()
         return text if self.num_calls or self._in_call else text + self._space, deltas
 
     def _read(self) -> tuple[str, list[CallDelta]]:
         text, deltas = "", list[CallDelta]()
         before = -1
-        while before != len(self._buffer):
+        while before != len(self._buffer) and not self.is_cut:
             before = len(self._buffer)
             if self._arguments is not None:
                 self._read_arguments(self._arguments, deltas)
@@ -91,15 +103,18 @@ class ToolParser:
         at = self._buffer.find(mark)
         if at >= 0 and self._may_call(at):
             self._in_call = True
+            self.is_cut = self.is_cut or self._is_led
             text, rest = self._buffer[:at], self._buffer[at:]
             self._buffer = rest.removeprefix(self._family.trigger)
             return text
-        held = _overlap(self._buffer, mark)
-        if held and not self._may_call(len(self._buffer) - held):
-            held = 0
-        end = len(self._buffer) - held
+        end = len(self._buffer) - self._held()
         text, self._buffer = self._buffer[:end], self._buffer[end:]
         return text
+
+    def _held(self) -> int:
+        """Return how many characters at the end may begin a call."""
+        held = _overlap(self._buffer, self._family.trigger or CALL_OPENING)
+        return held if held and self._may_call(len(self._buffer) - held) else 0
 
     def _may_call(self, at: int) -> bool:
         """Return whether a call may start there; without a mark of its own only at the very

@@ -31,7 +31,8 @@ class PromptTransfer:
         if output.token_ids and not self.is_whole:
             self.is_whole = True
             logprobs = list(output.logprobs) or None
-            self._transfer.finish(FirstToken(list(output.token_ids), logprobs, output.withheld))
+            ids = list(output.token_ids)
+            self._transfer.finish(FirstToken(ids, logprobs, output.withheld, output.led))
 
     def pages(self) -> DevicePages | None:
         """Return where blocks may stay on the device to be pushed now. From any thread."""

@@ -85,6 +85,7 @@ class FirstToken(Struct, frozen=True):
     token_ids: Annotated[list[int], Meta(max_length=64)]
     logprobs: list[tuple[float, list[tuple[int, float]]]] | None = None
     withheld: bool = False
+    led: bool = False
 
 
 class Ack(Struct, frozen=True, tag="ack"):

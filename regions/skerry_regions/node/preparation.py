@@ -104,6 +104,7 @@ class Preparation:
                 token_ids=first.token_ids,
                 logprobs=first.logprobs,
                 withheld=first.withheld,
+                led=first.led,
             )
             if not emit(stream, tokens):
                 return

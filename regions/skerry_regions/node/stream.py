@@ -208,6 +208,7 @@ class NodeStream:
             logprobs=output.logprobs or None,
             prompt_logprobs=output.prompt_logprobs or None,
             withheld=output.withheld,
+            led=output.led,
         )
 
     def done(self, finish_reason: FinishReason, usage: EngineUsage, timeline: Timeline) -> Done:

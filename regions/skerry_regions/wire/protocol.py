@@ -51,9 +51,8 @@ Name = Annotated[str, Meta(max_length=256)]  # of a model, an edge, a node, a bu
 Lease = Annotated[float, Meta(gt=0.0, le=600.0)]  # seconds that KV is waited for
 BlockName = Annotated[bytes, Meta(min_length=DIGEST_SIZE, max_length=DIGEST_SIZE)]
 TokenIds = Annotated[list[TokenId], Meta(max_length=MAX_TOKENS)]
-Logprob = tuple[TokenId, float]  # natural logarithm
+Logprob = tuple[TokenId, float]  # natural logarithm; below, of the token and of the likeliest
 TokenLogprob = tuple[float, Annotated[list[Logprob], Meta(max_length=MAX_LOGPROBS)]]
-"""Of the token itself, then of the most likely tokens, most likely first."""
 LogprobList = Annotated[list[TokenLogprob], Meta(max_length=MAX_TOKENS)]
 FinishReason = Literal["stop", "length", "cancelled"]
 LogitBias = tuple[TokenId, Annotated[float, Meta(ge=-1e4, le=1e4)]]
@@ -224,6 +223,7 @@ class Tokens(Struct, frozen=True, kw_only=True, tag="tokens"):
     logprobs: LogprobList | None = None  # one per token
     prompt_logprobs: LogprobList | None = None  # of this step's chunk of the prompt
     withheld: bool = False  # a call that no longer fits would have begun at one of them
+    led: bool = False  # one of them took the place of the model's, to end in time
 
 
 class PhaseUsage(Struct, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
 """Calls of tools against `max_tokens`: a real engine and tokenizer, every dialect, streamed or not.
 
-Whatever the limit, an answer is a whole call, or text without a trace of markup and `length`.
+Whatever the limit, an answer is a whole call as the model wrote it, or text without a trace of
+markup and `length`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import jsonschema
 import pytest
 from tests.core.byte_grammars import END, compiler, text
 from tests.core.byte_grammars import MARK as MARK_ID
@@ -48,13 +48,13 @@ def ask(edge: EngineEdge, dialect: str, max_tokens: int, *, stream: bool, **fiel
 
 
 def check(said: Said, *, text: str, limit: int) -> None:
-    """Either a call, and all of it, or text, none of it markup, that the limit ended."""
+    """Either the model's call, and all of it, or what is cut: text without markup, and no call
+    whose values were shortened to fit."""
     assert "<tool" not in said.text
     assert not any(said.text.endswith(MARK[:size]) for size in range(1, len(MARK)))
     assert MARK not in said.body
     assert said.tokens <= limit
-    for arguments in said.calls:
-        jsonschema.validate(arguments, PARAMETERS)
+    assert said.calls in ([], [{"a": 21, "b": 34}])
     if not said.calls:
         assert said.text[: len(text)] == text[: len(said.text)]
         assert said.reason in ("", "length")  # natively there is none
@@ -69,10 +69,12 @@ def test_at_every_limit(edge: EngineEdge, dialect: str, text: str, stream: bool)
     answers = {limit: ask(edge, dialect, limit, stream=stream) for limit in LIMITS}
     for limit, said in answers.items():
         check(said, text=text, limit=limit)
-    assert not any(answers[limit].calls for limit in LIMITS if limit < 33)
-    assert all(answers[limit].calls for limit in LIMITS if limit >= 38)
-    assert answers[60].calls == [{"a": 21, "b": 34}]
-    assert answers[60].reason in ("", "calls")
+    size = len(edge.text.encode(text + CALL))
+    assert not any(answers[limit].calls for limit in LIMITS if limit < size)
+    assert all(answers[limit].calls for limit in LIMITS if limit > size + 4)
+    assert any(answers[limit].calls for limit in LIMITS)
+    ample = [answers[limit] for limit in LIMITS if limit > size + 4]
+    assert all(said.reason in ("", "calls") for said in ample)
 
 
 def test_what_is_no_call_ends_by_itself(edge: EngineEdge) -> None:
@@ -142,5 +144,43 @@ def test_a_call_that_is_required_is_cut_where_none_fits(edge: EngineEdge, dialec
             assert said.calls == [] or limit == 20  # Anthropic's has what there is of its input
             assert said.reason in ("", "length")
             assert MARK[:5] not in said.body
-        [arguments] = ask(edge, dialect, 34, stream=stream, tool_choice=choice).calls
-        jsonschema.validate(arguments, PARAMETERS)
+        said = ask(edge, dialect, 60, stream=stream, tool_choice=choice)
+        assert said.calls == [{"a": 21, "b": 34}]
+
+
+LONG: dict[str, Any] = {
+    "type": "object",
+    "properties": {"path": {"type": "string"}, "content": {"type": "string"}},
+    "required": ["path", "content"],
+}
+JSON: dict[str, Any] = {"type": "json_schema", "schema": {"type": "object", "properties": {}}}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("kind", ["auto", "required", "beside a format"])
+def test_no_value_is_shortened_in_a_call(
+    edge: EngineEdge, dialect: str, kind: str, stream: bool
+) -> None:
+    """Whoever runs calls would write half a file: what does not fit is cut, and said to be."""
+    content = "one two three four five six seven eight nine ten"
+    arguments = f'{{"path": "a.txt", "content": "{content}"}}'
+    edge.says(CALL.replace('{"a": 21, "b": 34}', arguments))
+    fields: dict[str, Any] = {}
+    if kind == "required":
+        fields["tool_choice"] = {"type": "any"} if dialect == "messages" else "required"
+    elif kind == "beside a format":
+        match dialect:
+            case "messages":
+                fields["output_config"] = {"format": JSON}
+            case "responses":
+                fields["text"] = {"format": JSON | {"name": "x"}}
+            case _:
+                form = {"type": "json_schema", "json_schema": {"schema": JSON["schema"]}}
+                fields["response_format"] = form
+    for limit in (36, 40, 44, 90):
+        said = ask_with_tool(edge, dialect, LONG, limit, stream=stream, **fields)
+        whole = {"path": "a.txt", "content": content}
+        assert said.calls == ([whole] if limit == 90 else []), limit
+        assert said.reason in ("", "calls" if limit == 90 else "length")
+        assert MARK not in said.text

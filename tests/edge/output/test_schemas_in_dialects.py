@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import jsonschema
 import pytest
 from tests.core.grammar.generated_schemas import Schema, generated, shortest_text
 from tests.edge.engine_edge import ACCOUNT, DEFAULT, EngineEdge, engine_edge
-from tests.edge.tool_dialects import DIALECTS, ask_with_tool
+from tests.edge.tool_dialects import DIALECTS, Said, ask_with_tool
 
 from skerry_regions.models.model_files import ModelFiles
 
 pytestmark = pytest.mark.model
+
+T = TypeVar("T")
 
 MARK = "<tool_call>"
 CALL = '<tool_call>\n{"name": "add", "arguments": %s}\n</tool_call>'
@@ -71,52 +74,73 @@ def ask(edge: EngineEdge, dialect: str, schema: Schema, limit: int, seed: int) -
             return text, got["stop_reason"] == "max_tokens"
 
 
-def check_schema(edge: EngineEdge, dialect: str, seed: int) -> None:
+def in_all(ask_one: Callable[[str, int], T], limits: tuple[int, int]) -> list[tuple[int, T]]:
+    """Ask in every dialect under both limits, all at once; the limit of each, and its answer."""
+    asked = [(dialect, limit) for dialect in DIALECTS for limit in limits]
+    with ThreadPoolExecutor(len(asked)) as pool:
+        answers = list(pool.map(lambda each: ask_one(*each), asked))
+    return [(limit, answer) for (_, limit), answer in zip(asked, answers, strict=True)]
+
+
+def limits_of(edge: EngineEdge, shortest: str) -> tuple[int, int, int]:
+    """The tokens of a shortest output, half of them, and as many as always suffice."""
+    size = len(edge.text.encode(shortest))
+    return size, max(1, size // 2), math.ceil(1.1 * size) + 4
+
+
+def check_schema(edge: EngineEdge, seed: int) -> None:
     """JSON is whole and valid where its shortest form fits, and valid or cut where not."""
     edge.says("Well.")
     schema, value = generated(seed)
-    shortest = len(edge.text.encode(shortest_text(value)))
-    ample = math.ceil(1.1 * shortest) + 4
-    for limit in (max(1, shortest // 2), ample):
-        text, is_cut = ask(edge, dialect, schema, limit, seed)
+    _, short, ample = limits_of(edge, shortest_text(value))
+    for limit, (text, is_cut) in in_all(
+        lambda dialect, limit: ask(edge, dialect, schema, limit, seed), (short, ample)
+    ):
         assert MARK not in text
         if not is_cut:
             jsonschema.validate(json.loads(text), schema)
         assert is_cut is False or limit < ample, (seed, limit, text)
 
 
-def check_tool(edge: EngineEdge, dialect: str, seed: int) -> None:
-    """The same of a tool's arguments, which the model begins to write and then babbles on."""
+def check_tool(edge: EngineEdge, seed: int) -> None:
+    """A tool's arguments, which the model begins to write and then babbles on, are valid or cut;
+    those that it writes as a whole are what it wrote."""
     schema, value = generated(seed)
+    call = CALL % shortest_text(value)
+    size, short, ample = limits_of(edge, call)
+
+    def ask_one(dialect: str, limit: int) -> Said:
+        return ask_with_tool(edge, dialect, schema, limit, prompt=f"Invent number {seed}.")
+
     edge.says(f"{MARK}\n")
-    shortest = len(edge.text.encode(CALL % shortest_text(value)))
-    ample = math.ceil(1.1 * shortest) + 4
-    for limit in (max(1, shortest // 2), ample):
-        prompt = f"Invent number {seed}."
-        said = ask_with_tool(edge, dialect, schema, limit, prompt=prompt)
-        assert "<tool" not in said.text
-        assert not any(said.text.endswith(MARK[:size]) for size in range(1, len(MARK)))
+    for limit, said in in_all(ask_one, (short, ample)):
+        check_text(said)
+        assert len(said.calls) <= (limit >= size), (seed, limit, said)
         for arguments in said.calls:
             jsonschema.validate(arguments, schema)
-        if limit < shortest:
-            assert not said.calls
-            assert said.reason in ("", "length")
-        else:
-            assert said.calls, (seed, limit, said)
+        assert said.reason in ("", "calls" if said.calls else "length"), (seed, limit, said)
+    edge.says(call)
+    for limit, said in in_all(ask_one, (short, 2 * ample)):
+        check_text(said)
+        assert said.calls == ([value] if limit > size else []), (seed, limit, said)
+        assert said.reason in ("", "calls" if said.calls else "length"), (seed, limit, said)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_schema(edge: EngineEdge, dialect: str) -> None:
+def check_text(said: Said) -> None:
+    assert "<tool" not in said.text
+    assert not any(said.text.endswith(MARK[:size]) for size in range(1, len(MARK)))
+
+
+def test_a_schema(edge: EngineEdge) -> None:
     for seed in (3, 8, 19):
-        check_schema(edge, dialect, seed)
-        check_tool(edge, dialect, seed)
+        check_schema(edge, seed)
+        check_tool(edge, seed)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("start", range(0, 1000, 50))
-def test_schemas(edge: EngineEdge, dialect: str, start: int) -> None:
+def test_schemas(edge: EngineEdge, start: int) -> None:
     for seed in range(start, start + 50):
-        check_schema(edge, dialect, seed)
-        check_tool(edge, dialect, seed)
+        check_schema(edge, seed)
+        check_tool(edge, seed)
