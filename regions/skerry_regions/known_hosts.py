@@ -14,6 +14,7 @@ from skerry_regions.address import is_loopback
 
 HOST = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,252}|[0-9A-Fa-f:.]{2,45}")
 MISDIRECTED = 421
+BINDING_HOST = "workers-binding.ai"  # what a Worker's runtime calls whatever `env.AI` leads to
 
 
 def host_of(field: str) -> str:

@@ -65,7 +65,10 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
         yield edge
 
 
-@pytest.mark.parametrize("host", [*OURS, "ai.example.com", "AI.EXAMPLE.COM:443", "[2001:db8::7]"])
+NAMES = ("ai.example.com", "AI.EXAMPLE.COM:443", "[2001:db8::7]", "workers-binding.ai")
+
+
+@pytest.mark.parametrize("host", [*OURS, *NAMES])
 def test_an_edge_answers_to_its_names(named: Deployment, host: str) -> None:
     assert named.client.get("/v1/models", headers={"host": host}).status_code == 200
 

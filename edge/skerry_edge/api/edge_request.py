@@ -52,6 +52,7 @@ class EdgeRequest(Request):
         self.priority: Priority = priority
         self.trace = trace
         self.answer_headers = answer_headers
+        self.step_started: float | None = None  # of a list of which one is tried after another
         self._content = b""
         self._held = 0  # bytes of memory that it takes, and what was made of it
         self._ignored: frozenset[str] = frozenset()  # fields that change nothing

@@ -38,7 +38,8 @@ T = TypeVar("T")
 
 
 def caller_of(request: Request, options: RunOptions | None = None) -> Caller:
-    """Return who calls, with deadlines that count from the request's header.
+    """Return who calls, with deadlines that count from the request's header, or from the step's
+    start in a list of them.
 
     Raises `InvalidInput` for a header that cannot be. From now on the request's trace can be read.
     """
@@ -52,6 +53,7 @@ def caller_of(request: Request, options: RunOptions | None = None) -> Caller:
     trace.add("receive", 0.0, trace.now())
     edge.traces.begin(trace, tenant)
     started = trace.started
+    asked_at = started if known.step_started is None else known.step_started
     return Caller(
         request_id=trace.request_id,
         tenant=tenant,
@@ -61,7 +63,7 @@ def caller_of(request: Request, options: RunOptions | None = None) -> Caller:
         cache_key=edge.cache_keys[tenant, known.residency],
         started=started,
         deadline=started + edge.limits.request_seconds,
-        begin_by=started + _patience(fields) if TIMEOUT_HEADER in fields else math.inf,
+        begin_by=asked_at + _patience(fields) if TIMEOUT_HEADER in fields else math.inf,
         residency=known.residency,
         priority=known.priority,
         reject_if_busy=options is not None and bool(options.reject_if_busy),

@@ -11,7 +11,7 @@ from skerry.errors import AuthenticationError, NotFound, RequestError
 from skerry_edge.gate.oidc.logins import Logins
 from skerry_edge.gate.principal import Principal
 from skerry_edge.gate.tokens import TokenStore
-from skerry_regions.known_hosts import MISDIRECTED, host_of, is_known_host
+from skerry_regions.known_hosts import BINDING_HOST, MISDIRECTED, host_of, is_known_host
 
 if TYPE_CHECKING:  # the `skerry tokens` command starts without the web framework
     from starlette.types import Scope
@@ -40,11 +40,12 @@ async def authenticated(scope: Scope, tokens: TokenStore, logins: Logins | None)
 
 
 def check_host(scope: Scope, fields: Mapping[str, str], hosts: frozenset[str]) -> None:
-    """Raise RequestError for a request to a name that is none of the edge's."""
+    """Raise RequestError for a request to a name that is none of the edge's. A Worker's runtime
+    has a name of its own for all, which is Cloudflare's: no page has it lead here."""
     if scope["path"] in PROBES:
         return
     host, own = fields.get("host", ""), (scope.get("server") or ("",))[0]
-    if not is_known_host(host, hosts, own):
+    if host != BINDING_HOST and not is_known_host(host, hosts, own):
         raise RequestError(f"This edge is not {host_of(host)[:253]!r}.", http_status=MISDIRECTED)
 
 

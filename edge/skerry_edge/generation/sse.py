@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from types import TracebackType
@@ -133,6 +134,26 @@ class EventStream(Response):
         self._begin_by = begin_by
         self._clock = clock
 
+    async def begin(self, receive: Receive) -> None:
+        """Wait for the first event, before anything is sent. Raises what keeps it from coming, and
+        then the stream is over."""
+        try:
+            async with Attended(receive) as client:
+                try:
+                    async with asyncio.timeout(
+                        self._seconds_to(min(self._begin_by, self._deadline))
+                    ):
+                        first = await anext(self._events, b"")
+                except (Exception, asyncio.CancelledError) as exc:
+                    if client.gone:
+                        raise
+                    raise _as_skerry_error(exc) from None
+        except BaseException:
+            self._close()
+            raise
+        self._events = _resumed(first, self._events)
+        self._begin_by = math.inf
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Sent with the headers; a failover changes it, and then it is sent in a comment, which no
         # client takes for a part of the answer.
@@ -177,6 +198,13 @@ class EventStream(Response):
 
     def _seconds_to(self, end: float) -> float:
         return max(0.0, end - self._clock())
+
+
+async def _resumed(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    async with aclosing(rest):
+        yield first
+        async for event in rest:
+            yield event
 
 
 def _part(data: bytes) -> dict[str, object]:

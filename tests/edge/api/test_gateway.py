@@ -219,6 +219,36 @@ def test_a_steps_own_headers_count_for_it_alone(edge: Deployment) -> None:
     assert (status(reply), reply.headers["cf-aig-step"]) == (None, "1")
 
 
+def test_a_steps_time_limit_counts_from_its_start(edge: Deployment) -> None:
+    """And leads to the next one."""
+    edge.region.script = lambda submit: [Hold()] if submit.model == MODEL else answer("begun")
+    limit = {"cf-aig-request-timeout": 1500}  # of both together, had it begun with the request
+    body = [step(headers=limit), step(endpoint=CHAT, headers=limit)]
+    reply = edge.client.post(UNIVERSAL, json=body)
+    assert reply.headers["cf-aig-step"] == "1", reply.text
+    assert reply.json()["result"]["choices"][0]["message"]["content"] == "begun"
+
+
+def test_a_stream_that_does_not_begin_is_followed_by_the_next(edge: Deployment) -> None:
+    def script(submit: Any) -> Any:
+        return [Overloaded("Full.", retry_after=1)] if submit.model == MODEL else answer("begun")
+
+    edge.region.script = script
+    streamed = {"prompt": "x", "stream": True}
+    body = [step(query=streamed | {"colour": 1}), step(endpoint=CHAT, query=streamed)]
+    reply = edge.client.post(UNIVERSAL, json=body)
+    assert reply.headers["cf-aig-step"] == "1"
+    assert IGNORED not in reply.headers, "of the step that failed"
+    said = [each for each in events(reply.text) if each != "[DONE]" and each.get("choices")]
+    assert "".join(each["choices"][0]["delta"].get("content", "") for each in said) == "begun"
+    alone = edge.client.post(UNIVERSAL, json=body[:1])
+    assert (alone.status_code, alone.json()["errors"][0]["code"]) == (429, 3040)
+    edge.region.script = lambda submit: [*answer("half")[:4], Overloaded("Full.", retry_after=1)]
+    begun = edge.client.post(UNIVERSAL, json=body)
+    assert begun.headers["cf-aig-step"] == "0"
+    assert '"code":3040' in begun.text
+
+
 @pytest.mark.parametrize("body", [[], {}, [{"provider": "workers-ai"}], [step()] * 17, "x"])
 def test_lists_that_are_none(edge: Deployment, body: Any) -> None:
     assert edge.client.post(UNIVERSAL, json=body).status_code == 400
@@ -234,6 +264,9 @@ def test_urls_of_a_gateway_lead_somewhere(edge: Deployment) -> None:
         told = edge.client.get(f"/ai-gateway/gateways/mine/url/{provider}").json()["result"]["url"]
         rest = "" if provider == "universal" else f"/{provider}"
         assert told == f"{base}/v1/{ACCOUNT}/mine{rest}"
+    path, runtime = "/ai-gateway/gateways/mine/url/compat", {"host": "workers-binding.ai"}
+    told = edge.client.get(path, headers=runtime).json()["result"]["url"]
+    assert told == f"{base}/v1/{ACCOUNT}/mine/compat", "what the runtime calls it is no address"
     openai = edge.client.get("/ai-gateway/gateways/mine/url/openai")
     assert openai.status_code == 404
     assert "workers-ai and compat" in openai.text

@@ -25,7 +25,9 @@ from skerry_edge.api.gateway_options import apply_headers
 from skerry_edge.api.openai import chat
 from skerry_edge.api.workers_ai import native
 from skerry_edge.envelopes import REST, JSONBytes, encode, envelope
+from skerry_edge.generation.sse import EventStream
 from skerry_edge.ledger.response_cache import GATEWAY_HEADER
+from skerry_regions.known_hosts import BINDING_HOST
 from skerry_regions.operations import Handler
 
 MAX_STEPS: Final = 16
@@ -70,16 +72,25 @@ async def compat(request: Request) -> Response:
 
 async def universal(request: Request) -> Response:
     """Answer by the first step that succeeds, whose place `cf-aig-step` names. Raises the last
-    one's error."""
+    one's error.
+
+    Any error leads to the next step, also one of the step's own making, as upstream documents it
+    (AI Gateway, "Fallbacks"); so does a time limit, which counts from the step's start to the first
+    part of its answer. A stream that has begun is the answer, whatever becomes of it.
+    """
     known = admitted(request)
     steps = decode(_steps, await read_body(request))
     failure: SkerryError | None = None
-    fields = known.fields
+    fields, headers = known.fields, dict(known.answer_headers)
     for place, step in enumerate(steps):
-        known.fields = fields
+        known.fields, known.step_started = fields, known.edge.clock()
+        known.answer_headers.clear()  # of a step that failed
+        known.answer_headers.update(headers)
         apply_headers(request, step.headers)
         try:
             answer = await _answered(request, step, f"[{place}]")
+            if isinstance(answer, EventStream):
+                await answer.begin(request.receive)
         except SkerryError as error:
             failure = error
             continue
@@ -111,6 +122,9 @@ async def url(request: Request) -> Response:
         raise NotFound(_unknown(provider))
     account, gateway = principal_of(request).account_id, quote(_gateway(request), safe="")
     host = request.headers.get("host") or request.url.netloc
+    if host == BINDING_HOST:  # which leads nowhere: the runtime sends elsewhere what is for it
+        own, port = request.scope["server"]
+        host = f"[{own}]:{port}" if ":" in own else f"{own}:{port}"
     path = "" if provider == "universal" else f"/{provider}"
     found = {"url": f"{request.url.scheme}://{host}/v1/{account}/{gateway}{path}"}
     return JSONBytes(envelope(encode(found)))
