@@ -29,6 +29,7 @@ MAX_CORRECTED: Final = 16  # of them, compared with all that are known: half a m
 TYPING_MISTAKES: Final = 2  # edits between a name and one that was meant
 
 raw_fields: Final = msgspec.json.Decoder(dict[str, Raw])
+_elements: Final = msgspec.json.Decoder(list[Raw])
 _UNPRINTABLE = re.compile(r"[^A-Za-z0-9_.$\[\]-]")
 
 
@@ -37,15 +38,23 @@ class Upstream:
     """Fields that upstream has and that do not work here, nested ones with their path.
 
     Each has the values that mean nothing, beside null, false, "" and []; other values of
-    `refused` are errors.
+    `refused` are errors. In a path `[]` is any element of a list.
     """
 
     refused: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
     ignored: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
     ignored_inside: tuple[str, ...] = ()  # of messages, blocks and tools, wherever they are
+    echoed: frozenset[str] = frozenset()  # inside of lists: of answers, which clients send back
 
 
 NOTHING: Final = Upstream()
+# Tools in all their forms, of which structs have only that they are objects.
+_FUNCTION: Final = frozenset(("name", "description", "parameters", "input_schema", "strict"))
+_TOOLS: Final = {
+    "tools[]": _FUNCTION | {"type", "function"},
+    "tools[].function": _FUNCTION,
+    "functions[]": _FUNCTION,
+}
 
 
 class KnownFields:
@@ -56,8 +65,12 @@ class KnownFields:
         self._upstream = upstream
         self._inner = _structs_in(kind)
         self._names = _names(kind)
+        for path, names in _TOOLS.items():
+            if path.partition("[")[0] in self._names:
+                self._inner[path] = names
         self._corrects = corrects
-        self.plain = self._names - self._inner.keys()  # with no fields inside to look at
+        roots = {re.split(r"[.\[]", path)[0] for path in self._inner}
+        self.plain = self._names - roots  # with no fields inside to look at
         self.signs = tuple(b'"%b"' % name.encode() for name in upstream.ignored_inside)
 
     def left_out(self, body: bytes, given: Mapping[str, Raw]) -> Iterator[str]:
@@ -69,43 +82,66 @@ class KnownFields:
         for name, sign in zip(self._upstream.ignored_inside, self.signs, strict=True):
             if sign in body:
                 yield name
-        for number, name in enumerate(self._unknown("", given, self._names)):
+        for number, (path, name) in enumerate(self._unknown("", given, self._names)):
             if number == MAX_UNKNOWN:
                 raise InvalidInput(f"Bad input: more than {MAX_UNKNOWN} fields are none of ours")
             if self._corrects and number < MAX_CORRECTED:
-                self._correct(name)
-            yield name
+                self._check_spelling(path, name)
+            yield path + name
 
-    def _unknown(self, path: str, given: Mapping[str, Raw], names: frozenset[str]) -> Iterator[str]:
-        """Yield what is ignored of an object whose struct has these names."""
+    def _unknown(
+        self, path: str, given: Mapping[str, Raw], names: frozenset[str]
+    ) -> Iterator[tuple[str, str]]:
+        """Yield path and name of what is ignored of an object whose struct has these names."""
         for name, value in given.items():
             whole = path + name
             if name not in names:
-                if self._is_ignored(whole, value):
-                    yield whole
-            elif (inner := self._inner.get(whole)) is not None and bytes(value)[:1] == b"{":
-                yield from self._unknown(f"{whole}.", raw_fields.decode(value), inner)
+                if self._is_ignored(whole, name, value):
+                    yield path, name
+            elif whole in self._inner or f"{whole}[]" in self._inner:
+                yield from self._inside(whole, value)
 
-    def _is_ignored(self, name: str, value: Raw) -> bool:
+    def _inside(self, path: str, value: Raw) -> Iterator[tuple[str, str]]:
+        """Yield what is ignored of an object, or of those in a list, each name once."""
+        start = bytes(value)[:1]
+        if start == b"{" and path in self._inner:
+            yield from self._unknown(f"{path}.", raw_fields.decode(value), self._inner[path])
+        elif start == b"[" and (names := self._inner.get(f"{path}[]")) is not None:
+            found = dict[tuple[str, str], None]()
+            for each in _elements.decode(value):
+                if bytes(each)[:1] == b"{":
+                    fields = raw_fields.decode(each)
+                    found.update(dict.fromkeys(self._unknown(f"{path}[].", fields, names)))
+                    if len(found) > MAX_UNKNOWN:  # it is refused
+                        break
+            yield from found
+
+    def _is_ignored(self, whole: str, name: str, value: Raw) -> bool:
         """Return whether an unknown field is named as ignored; one that means nothing is not."""
-        if (neutral := self._upstream.refused.get(name)) is not None:
+        if (neutral := self._upstream.refused.get(whole)) is not None:
             if _asks(value, neutral):
-                raise TaskNotSupported(f"'{name}' is not supported by this model.", param=name)
+                raise TaskNotSupported(f"'{whole}' is not supported by this model.", param=whole)
             return False
-        if (neutral := self._upstream.ignored.get(name)) is not None:
+        if (neutral := self._upstream.ignored.get(whole)) is not None:
             return _asks(value, neutral)
+        if "[]." in whole:
+            is_expected = name in self._upstream.echoed or name in self._upstream.ignored_inside
+            return not is_expected and _asks(value, ())
         return True
 
-    def _correct(self, name: str) -> None:
-        """Raise `InvalidInput` for an unknown name that is near to a known one."""
-        if "." in name or name in self._upstream.ignored:
+    def _check_spelling(self, path: str, name: str) -> None:
+        """Raise `InvalidInput` for an unknown name that is near to that of a field beside it."""
+        if path + name in self._upstream.ignored:
             return
-        known = {*self._names, *self._upstream.refused, *self._upstream.ignored}
+        known = self._inner[path[:-1]] if path else self._names
+        if not path:
+            known = known.union(self._upstream.refused, self._upstream.ignored)
         edits = {each: _edits(name, each) for each in sorted(known)}
-        meant = min(edits, key=edits.__getitem__)
-        if edits[meant] <= TYPING_MISTAKES:
+        nearest = min(edits, key=edits.__getitem__)
+        if edits[nearest] <= TYPING_MISTAKES:
             raise InvalidInput(
-                f"Bad input: {name}: no such field; did you mean {meant}?", param=name
+                f"Bad input: {path}{name}: no such field; did you mean {nearest}?",
+                param=path + name,
             )
 
 
@@ -147,20 +183,31 @@ def _names(kind: type[Struct]) -> frozenset[str]:
 
 
 def _structs_in(kind: type[Struct], path: str = "") -> dict[str, frozenset[str]]:
-    """Return the names in each field that is an object of its own, by the field's path."""
+    """Return the names in each field that is an object of its own, by the field's path; those in
+    lists of them, of whichever kind, by the path and `[]`."""
     found: dict[str, frozenset[str]] = {}
     for each in msgspec.structs.fields(kind):
-        for inner in _alternatives(each.type):
-            if isinstance(inner, type) and issubclass(inner, Struct):
-                where = path + each.encode_name
-                found |= {where: _names(inner), **_structs_in(inner, f"{where}.")}
+        for inner, where in _objects(each.type, path + each.encode_name):
+            tag = inner.__struct_config__.tag_field
+            names = _names(inner) | ({tag} if tag else set())
+            found[where] = found.get(where, frozenset()) | names
+            for deeper, more in _structs_in(inner, f"{where}.").items():
+                found[deeper] = found.get(deeper, frozenset()) | more
     return found
 
 
-def _alternatives(kind: Any) -> tuple[Any, ...]:
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        return typing.get_args(kind)
-    return (kind,)
+def _objects(kind: Any, path: str) -> Iterator[tuple[type[Struct], str]]:
+    """Yield the structs that a field may hold, and the path of each."""
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        for each in args:
+            yield from _objects(each, path)
+    elif origin is typing.Annotated:
+        yield from _objects(args[0], path)
+    elif origin is list:
+        yield from _objects(args[0], f"{path}[]")
+    elif isinstance(kind, type) and issubclass(kind, Struct):
+        yield kind, path
 
 
 def _edits(name: str, known: str) -> int:

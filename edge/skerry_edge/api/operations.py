@@ -254,9 +254,9 @@ OPERATIONS: tuple[Operation, ...] = (
 )  # fmt: skip
 
 _PATTERNS = [(compile_path(each.path)[0], each.errors) for each in OPERATIONS]
-_OPENAI_PATH = re.compile(
-    f"(?:{'|'.join(OPENAI_PREFIXES)})(?:/|$)".replace("{account_id}", "[^/]*")
-)
+_PREFIXES = f"(?:{'|'.join(OPENAI_PREFIXES)})".replace("{account_id}", "[^/]*")
+_OPENAI_PATH = re.compile(f"{_PREFIXES}(?:/|$)")
+_ANTHROPIC_PATH = re.compile(f"{_PREFIXES}/messages(?:/|$)")
 
 
 def errors_of(path: str) -> Errors:
@@ -264,6 +264,8 @@ def errors_of(path: str) -> Errors:
     for pattern, errors in _PATTERNS:
         if pattern.match(path):
             return errors
+    if _ANTHROPIC_PATH.match(path):
+        return ANTHROPIC
     return OPENAI if _OPENAI_PATH.match(path) else NATIVE
 
 

@@ -47,6 +47,7 @@ CHAT: Final = Upstream(
     | BOOKKEEPING
     | {"prediction": (), "store": (), "stream_options.include_obfuscation": ()},
     ignored_inside=("cache_control", "prompt_cache_breakpoint"),
+    echoed=frozenset(("annotations",)),
 )
 COMPLETIONS: Final = Upstream(
     refused={"suffix": ()},
@@ -74,6 +75,9 @@ RESPONSES: Final = Upstream(
         "text.verbosity": (),
     },
     ignored_inside=("prompt_cache_breakpoint",),
+    echoed=frozenset(
+        ("annotations", "encrypted_content", "logprobs", "phase", "status", "summary")
+    ),
 )
 MESSAGES: Final = Upstream(
     refused={
@@ -105,4 +109,5 @@ MESSAGES: Final = Upstream(
         "eager_input_streaming",
         "input_examples",
     ),
+    echoed=frozenset(("citations", "signature")),
 )

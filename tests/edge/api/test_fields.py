@@ -295,6 +295,48 @@ def test_other_unknown_names_are_in_the_header(edge: Deployment) -> None:
     assert edge.chat(max_token=3).headers[HEADER] == "max_token"  # as in other OpenAI servers
 
 
+def test_unknown_names_inside_of_lists_are_named_once(edge: Deployment) -> None:
+    turns: list[Any] = [
+        {"role": "user", "content": [{"type": "text", "text": "hi", "weight": 2}], "images": ["x"]},
+        {"role": "assistant", "content": "ho", "refusal": None, "annotations": [], "prefix": True},
+        {"role": "user", "content": "hi", "images": ["y"]},
+    ]
+    function = {"name": "f", "parameters": {"type": "object"}, "returns": {"type": "string"}}
+    tools = [{"type": "function", "function": function, "timeout": 3}]
+    reply = edge.chat(messages=turns, tools=tools)
+    assert reply.headers[HEADER].split(", ") == [
+        "messages[].content[].weight", "messages[].images", "messages[].prefix",
+        "tools[].function.returns", "tools[].timeout",
+    ]  # fmt: skip
+    whole = edge.chat(messages=[{"role": "user", "content": "hi"}], tools=[TOOL])
+    assert HEADER not in whole.headers
+    for wrong, at in (
+        ({"messages": [{"role": "user", "contant": "hi"}]}, "messages[].contant"),
+        ({"prompt": "x", "options": {"gateway": {"cacheTTL": 60}}}, "options.gateway.cacheTTL"),
+    ):
+        reply = edge.client.post(edge.run_path, json=wrong)
+        assert reply.status_code == 400
+        assert f"{at}: no such field; did you mean" in reply.text
+
+
+def test_what_an_answer_had_is_no_field_of_the_next_request(edge: Deployment) -> None:
+    path = edge.chat_path.replace("chat/completions", "responses")
+    first = edge.client.post(path, json={"model": MODEL, "input": "hi"}).json()
+    items = [{"role": "user", "content": "hi"}, *first["output"], {"role": "user", "content": "?"}]
+    again = edge.client.post(path, json={"model": MODEL, "input": items, "store": False})
+    assert (again.status_code, again.headers.get(HEADER)) == (200, None)
+
+
+def test_many_unknown_names_are_not_looked_at_for_mistakes() -> None:
+    """Each costs time on the event loop."""
+    body = Body(TextGenerationInput, corrects=True)
+    names = [*(f"q{number:04}" for number in range(100)), "promt"]
+    encoded = ("{" + ",".join(f'"{name}":1' for name in names) + "}").encode()
+    assert body.decode(encoded)[1] == names
+    with pytest.raises(InvalidInput, match="did you mean prompt"):
+        body.decode(b'{"promt":1}')
+
+
 def test_a_strict_request_is_refused_for_them(edge: Deployment) -> None:
     for body in ({"customer": 1}, {"reasoning_effort": "low"}):
         reply = edge.run(prompt="x", options={"strict": True}, **body)

@@ -164,6 +164,23 @@ def test_blocks_and_tools_of_a_history(edge: Deployment) -> None:
     assert turns[3].tool_call_id == "t1"
 
 
+def test_the_model_is_shown_that_a_tool_failed(edge: Deployment) -> None:
+    use = {"type": "tool_use", "id": "t1", "name": "f", "input": {}}
+    for content, shown in (
+        ("no", "Error: no"),
+        ([{"type": "text", "text": "no"}], "Error: \nno"),
+        (None, "Error: "),
+    ):
+        result = {"type": "tool_result", "tool_use_id": "t1", "content": content, "is_error": True}
+        turns = [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": [use]},
+            {"role": "user", "content": [result]},
+        ]
+        assert create(edge, messages=turns).status_code == 200
+        assert f"<tool>{shown}\n" in prompt(edge)
+
+
 def test_an_answer_that_was_begun_goes_on(edge: Deployment) -> None:
     turns = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Well, "}]
     create(edge, messages=turns)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from skerry.errors import InvalidInput
-from skerry.wire import Message
+from skerry.wire import Message, TextPart
 from skerry.wire.openai import ChatCompletionRequest
 from skerry_edge.api.anthropic.messages_wire import (
     CountRequest,
@@ -18,6 +18,8 @@ from skerry_edge.api.anthropic.messages_wire import (
     ToolUseBlock,
 )
 from skerry_edge.envelopes import encode
+
+FAILED: Final = "Error: "  # before the result of a tool that failed
 
 
 def chat_request(asked: MessagesRequest, history: Sequence[InputMessage]) -> ChatCompletionRequest:
@@ -95,7 +97,7 @@ def _turns(message: InputMessage) -> list[Message]:
     if isinstance(message.content, str):
         return [Message(message.role, message.content)]
     results = [
-        Message("tool", block.content, tool_call_id=block.tool_use_id)
+        Message("tool", _result(block), tool_call_id=block.tool_use_id)
         for block in message.content
         if isinstance(block, ToolResultBlock)
     ]
@@ -104,6 +106,15 @@ def _turns(message: InputMessage) -> list[Message]:
     if text or calls or not results:
         results.append(Message(message.role, text, tool_calls=calls or None))
     return results
+
+
+def _result(block: ToolResultBlock) -> str | list[TextPart] | None:
+    """Return what a tool gave back; no template has another place for that it failed."""
+    if not block.is_error:
+        return block.content
+    if isinstance(block.content, list):
+        return [TextPart(FAILED), *block.content]
+    return FAILED + (block.content or "")
 
 
 def _tool_call(block: ToolUseBlock) -> dict[str, Any]:
