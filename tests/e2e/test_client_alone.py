@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
+import select
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import pytest
 from tests.e2e.command import MODEL, ROOT, SECONDS, new_home
 
@@ -47,9 +51,8 @@ class Client:
     folder: Path
     config: dict[str, str]
 
-    def __call__(
-        self, *arguments: str, configured: bool = True
-    ) -> subprocess.CompletedProcess[str]:
+    def environ(self, *, configured: bool = True) -> dict[str, str]:
+        """What a process of it sees: no packages but the client's."""
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
         needed = {re.split("[>=]", each)[0] for each in project["dependencies"]}
         allowed = needed | OF_HTTPX | OURS
@@ -65,9 +68,14 @@ class Client:
             "SKERRY_API_TOKEN": self.config["api_token"],
         }
         own = {"PYTHONPATH": os.pathsep.join(roots), "SKERRY_HOME": str(self.folder / "home")}
+        return kept | own | (where if configured else {})
+
+    def __call__(
+        self, *arguments: str, configured: bool = True
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "skerry", *arguments],
-            env=kept | own | (where if configured else {}),
+            env=self.environ(configured=configured),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -93,6 +101,88 @@ def test_a_model_is_run(client: Client) -> None:
     assert done.stdout.strip()
     refused = client("chat")
     assert "chat needs a terminal" in refused.stderr
+
+
+class Terminal:
+    """A process at a terminal of its own, and what a person types and reads there."""
+
+    def __init__(self, client: Client, *arguments: str) -> None:
+        self._ours, theirs = pty.openpty()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "skerry", *arguments],
+            env=client.environ() | {"TERM": "dumb", "INPUTRC": os.devnull},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        self._read = b""
+
+    def types(self, line: str) -> None:
+        os.write(self._ours, line.encode())
+
+    def reads(self, text: str) -> None:
+        """Read on until this was printed."""
+        wanted = text.replace("\n", "\r\n").encode()
+        deadline = time.monotonic() + SECONDS
+        while wanted not in self._read:
+            ready, _, _ = select.select([self._ours], [], [], deadline - time.monotonic())
+            assert ready, (text, self._read)
+            self._read += os.read(self._ours, 65536)
+        self._read = self._read.partition(wanted)[2]
+
+    def close(self) -> int:
+        """Wait for its end; its status."""
+        try:
+            return self._process.wait(SECONDS)
+        finally:
+            self._process.kill()
+            os.close(self._ours)
+
+
+def answered(client: Client, *turns: str) -> str:
+    """What the REST API says to a conversation, whose last turn is the person's."""
+    roles = ("user", "assistant")
+    messages = [{"role": roles[n % 2], "content": turn} for n, turn in enumerate(turns)]
+    reply = httpx.post(
+        f"{client.config['url']}/client/v4/accounts/{client.config['account_id']}/ai/run/{MODEL}",
+        json={"messages": messages, "max_tokens": 8, "temperature": 0},
+        headers={"authorization": f"Bearer {client.config['api_token']}"},
+        timeout=SECONDS,
+        trust_env=False,
+    )
+    text: str = reply.json()["result"]["response"]
+    return text
+
+
+def test_a_conversation(client: Client) -> None:
+    first = answered(client, "The sea is")
+    second = answered(client, "The sea is", first, "And the sky?")
+    assert second != answered(client, "And the sky?"), "the conversation counts"
+    terminal = Terminal(client, "chat", MODEL, "--max-tokens", "8", "--temperature", "0")
+    terminal.reads("/exit or Ctrl-D ends")
+    terminal.reads("\n> ")
+    for typed, said in (("The sea is", first), ("And the sky?", second)):
+        terminal.types(f"{typed}\n")
+        terminal.reads(f"{typed}\n{said}\n> ")
+    terminal.types("/reset\n")
+    terminal.reads("\n> ")
+    terminal.types("The sea is\n")
+    terminal.reads(f"The sea is\n{first}\n> ")
+    terminal.types("/exit\n")
+    assert terminal.close() == 0
+
+
+def test_a_conversation_that_cannot_be_had(client: Client) -> None:
+    """The error is shown, and the person asked again; Ctrl-D ends it."""
+    terminal = Terminal(client, "chat", "@cf/none/none")
+    terminal.reads("\n> ")
+    terminal.types("hello\n")
+    terminal.reads("@cf/none/none")
+    terminal.reads("\n> ")
+    terminal.types("\x04")
+    assert terminal.close() == 0
 
 
 def test_models_are_those_that_are_served(client: Client) -> None:
