@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from skerry_core.batch import ForwardBatch, Int64, StepResult
+from skerry_core.batch import Float32, Int64
 from skerry_core.runners.toy import ToyRunner
-from skerry_core.sampling import sample
 
 BONUS = 1e6  # of the token that the model would say
 
@@ -25,15 +22,11 @@ class Talker(ToyRunner):
     end = 0
     babbles = False
 
-    def execute(self, batch: ForwardBatch) -> StepResult:
-        super().execute(batch)
-        rows = np.repeat(np.arange(batch.num_rows), np.diff(batch.query_start))
-        for row, token in enumerate(batch.sample_tokens.tolist()):
-            context = self._read(batch.block_tables[rows[token]], int(batch.positions[token]) + 1)
-            wanted = self._wanted(context)
-            if wanted is not None:
-                self._logits[row, wanted] += BONUS
-        return sample(self._logits, batch.sampling)
+    def _score(self, context: Int64, logits: Float32) -> None:
+        super()._score(context, logits)
+        wanted = self._wanted(context)
+        if wanted is not None:
+            logits[wanted] += BONUS
 
     def _wanted(self, context: Int64) -> int | None:
         said = self._said(context.tolist())

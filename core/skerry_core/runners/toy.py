@@ -79,6 +79,7 @@ class ToyRunner:
         self._kv = np.zeros((num_blocks, *self.kv_format.shape), kv_dtype(dtype))
         self._kv[:, -1, -1, ..., -1] = from_float32(np.array(UNWRITTEN_DIGIT, np.float32), dtype)
         self._logits: Float32 = np.zeros((0, vocab_size), np.float32)
+        self._falling: Float32 = -np.arange(vocab_size, dtype=np.float32)  # by distance
 
     @classmethod
     def from_setup(cls, setup: RunnerSetup) -> ToyRunner:
@@ -96,16 +97,19 @@ class ToyRunner:
         check_batch(batch, self)
         if self._before_step is not None:
             self._before_step(batch)
-        vocab_size = self.model.vocab_size
         rows = np.repeat(np.arange(batch.num_rows), np.diff(batch.query_start))
         self._write(batch, rows)
-        expected = np.empty(batch.num_samples, np.int64)
+        self._logits = np.empty((batch.num_samples, self.model.vocab_size), np.float32)
         for s, token in enumerate(batch.sample_tokens.tolist()):
             context = self._read(batch.block_tables[rows[token]], int(batch.positions[token]) + 1)
-            expected[s] = next_token(context, vocab_size)
-        distance = (np.arange(vocab_size) - expected[:, None]) % vocab_size
-        self._logits = -distance.astype(np.float32)
+            self._score(context, self._logits[s])
         return sample(self._logits, batch.sampling)
+
+    def _score(self, context: Int64, logits: Float32) -> None:
+        """Write logits f32[V] of what follows a context i64[n]."""
+        expected = next_token(context, len(logits))
+        logits[expected:] = self._falling[: len(logits) - expected]
+        logits[:expected] = self._falling[len(logits) - expected :]
 
     def _write(self, batch: ForwardBatch, rows: Int64) -> None:
         blocks = batch.block_tables[rows, batch.positions // BLOCK_SIZE]
