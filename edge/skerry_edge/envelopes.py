@@ -30,6 +30,7 @@ from skerry.errors import (
     RequestError,
     RequestTimeout,
     SkerryError,
+    TaskNotSupported,
 )
 from skerry.wire import ApiMessage, BindingError
 from skerry.wire.openai import OpenAIError, OpenAIErrorDetail
@@ -38,6 +39,9 @@ BINDING_PATH = "/run"
 MODEL_HEADER = "cf-consn-model-id"  # of the binding
 API_LAYER = (AuthenticationError, PermissionDenied, NotFound, MethodNotAllowed)
 ROUTE_NOT_FOUND = ApiMessage("No route for that URI", 7000)  # follows every 7003
+
+# By which Anthropic's tool runner knows to send the whole conversation each time.
+NO_THREADS = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
 
 EncodeError = Callable[[SkerryError, str], bytes]
 """An error as a body of its dialect; the string is the request's id."""
@@ -109,10 +113,13 @@ def openai_error(exc: SkerryError, request_id: str) -> bytes:
 
 def anthropic_error(exc: SkerryError, request_id: str) -> bytes:
     """Encode Anthropic's error object and the envelope's `errors` in one body."""
+    detail: dict[str, Any] = {"type": _anthropic_type(exc), "message": exc.message}
+    if isinstance(exc, TaskNotSupported) and exc.param == "thread":
+        detail["details"] = NO_THREADS
     return encode(
         {
             "type": "error",
-            "error": {"type": _anthropic_type(exc), "message": exc.message},
+            "error": detail,
             "request_id": request_id,
             "errors": [ApiMessage(exc.message, exc.number)],
             "success": False,

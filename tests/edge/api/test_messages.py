@@ -164,6 +164,17 @@ def test_blocks_and_tools_of_a_history(edge: Deployment) -> None:
     assert turns[3].tool_call_id == "t1"
 
 
+def test_who_keeps_conversations_at_the_server_is_asked_to_send_them(edge: Deployment) -> None:
+    """As Anthropic's tool runner understands it."""
+    refused = create(edge, thread={"type": "create"})
+    assert refused.status_code == 400
+    error = refused.json()["error"]
+    assert (error["type"], "'thread'" in error["message"]) == ("invalid_request_error", True)
+    unsupported = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    assert error["details"] == unsupported
+    assert "details" not in create(edge, container="x").json()["error"]
+
+
 def test_the_model_is_shown_that_a_tool_failed(edge: Deployment) -> None:
     use = {"type": "tool_use", "id": "t1", "name": "f", "input": {}}
     for content, shown in (
