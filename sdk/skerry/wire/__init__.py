@@ -75,6 +75,7 @@ class RunOptions(Struct, rename="camel"):
     queue_request: bool | None = None  # of a call through the binding
     strict: bool | None = None  # refuse fields that would be ignored
     gateway: GatewayOptions | None = None
+    return_raw_response: bool | None = None  # what a Worker's runtime does with the answer
 
 
 # --- text generation, Workers AI dialect ----------------------------------------------------------
