@@ -56,6 +56,12 @@ class Client:
         return CACHE / self.folder
 
     @property
+    def path(self) -> str:
+        """PATH with the client's own programs first: npm's node where it wants a newer one."""
+        own = self.home / ("node_modules/.bin" if self.is_node else "bin")
+        return os.pathsep.join((str(own), os.environ["PATH"]))
+
+    @property
     def is_node(self) -> bool:
         return self.command[0] == "node"
 
@@ -65,7 +71,7 @@ NEEDS_TORCH = ("accelerate",)  # which is lent, see `lend_torch`
 CLIENTS = [
     Client(
         name="openai-python",
-        packages=("openai==3.52.0",),
+        packages=("openai==3.54.0",),
     ),
     Client(
         name="cloudflare-python",
@@ -101,6 +107,15 @@ CLIENTS = [
             *("--users", "8", "--spawn-rate", "8"),
             *("--run-time", "20s", "--host", "{BASE_URL}", "--only-summary", "--loglevel", "ERROR"),
         ),
+    ),
+    Client(name="anthropic-python", packages=("anthropic==2.12.0",)),
+    Client(name="langchain-anthropic", packages=("langchain-anthropic==1.7.7",)),
+    Client(name="litellm", packages=("litellm==1.106.2", "mcp==2.3.0")),
+    Client(name="pydantic-ai", packages=("pydantic-ai-slim[openai,anthropic]==2.68.0",)),
+    Client(
+        name="workerd",
+        packages=("workerd@1.20261117.1",),
+        command=("node", "scenario.mjs"),
     ),
     Client(name="schemathesis", packages=("schemathesis==4.32.5",)),
 ]
@@ -202,14 +217,12 @@ def run(client: Client, variables: dict[str, str]) -> int:
         own = {"CHAT_MODEL": reference.MODEL, "TOKENIZER": model, "HF_REFERENCE": model}
         variables = variables | own
         lend_torch(client)
-    environ = os.environ | variables
+    environ = os.environ | variables | {"PATH": client.path, "PYTHONPATH": str(HERE)}
     program, *arguments = (part.format(**variables) for part in client.command)
     folder = HERE / client.folder
     if client.is_node:  # which looks for packages beside the scenario
         shutil.copytree(folder, client.home, dirs_exist_ok=True)
         folder = client.home
-    else:
-        program = str(client.home / "bin" / program)
     done = subprocess.run([program, *arguments], env=environ, cwd=folder, timeout=SCENARIO_LIMIT)
     return done.returncode
 
