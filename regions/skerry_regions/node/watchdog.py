@@ -18,6 +18,9 @@ PATIENCE_SECONDS = 30.0  # with an engine that lives and answers nothing
 class Watchdog:
     """Calls `lost` with the reason, once an engine has crashed or has hung for `patience` seconds.
 
+    Seconds in which the event loop was late do not count: whoever is not run cannot tell a hung
+    engine from one that is not run either, and starting again takes more of a full machine.
+
     Runs on the event loop that creates it.
     """
 
@@ -36,6 +39,7 @@ class Watchdog:
         self._lost = lost
         self._every = every
         self._patience = patience
+        self._longest = every + canary_seconds  # that a look takes, on time
         self._task = asyncio.create_task(self._watch(), name="watchdog")
 
     async def close(self) -> None:
@@ -44,8 +48,9 @@ class Watchdog:
 
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()
-        well_at = loop.time()
+        ill_seconds = 0.0
         while True:
+            began = loop.time()
             await asyncio.sleep(self._every)
             crashed = [each.model for each in self._node.status() if each.state == "failed"]
             if crashed:
@@ -53,8 +58,9 @@ class Watchdog:
                 return self._lost(self.ailment)
             self.ailment = await self._canary.ailment()
             if self.ailment is None:
-                well_at = loop.time()
+                ill_seconds = 0.0
                 continue
             logger.warning("an engine is ill: %s", self.ailment)
-            if loop.time() - well_at > self._patience:
+            ill_seconds += min(loop.time() - began, self._longest)
+            if ill_seconds > self._patience:
                 return self._lost(self.ailment)

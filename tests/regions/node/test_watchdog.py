@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 from tests.regions.toy_node import MODEL, Events, Gate, node_of, submit, toy_engine
@@ -35,6 +36,22 @@ async def test_a_hung_engine_is_ill_and_then_lost() -> None:
         assert reason == watchdog.ailment
         assert MODEL in reason
         gate.opened.set()
+
+
+async def test_time_in_which_the_loop_is_late_does_not_count() -> None:
+    gate = Gate()
+    async with node_of(toy_engine(before_step=gate)) as node:
+        lost: list[str] = []
+        watchdog = Watchdog(node, lost.append, every=0.01, patience=0.5, canary_seconds=0.05)
+        node.submit(submit(), Events())
+        await asyncio.sleep(0.1)
+        for _ in range(2):  # 1.2 s, of which two looks count
+            time.sleep(0.6)  # noqa: ASYNC251
+            await asyncio.sleep(0.05)
+        assert watchdog.ailment is not None
+        assert lost == []
+        gate.opened.set()
+        await watchdog.close()
 
 
 async def test_a_sound_engine_is_not() -> None:
