@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -47,7 +48,9 @@ class LayerConfig:
     """What a layer may have unlike its neighbours."""
 
     rope: RopeConfig | None = RopeConfig()  # None: queries and keys are not rotated
-    window: int | None = None  # tokens that a token sees, itself included; None: all before it
+    window: int | None = None
+    """Tokens that a token sees, itself included; None: all before it. In both directions half as
+    many on each side; None: all."""
     has_experts: bool = False  # in place of one feed-forward network
 
 
@@ -79,6 +82,7 @@ Feature = Literal[
     "scaled branches",
     "scaled logits",
     "experts",
+    "attention in both directions",
 ]
 """What a model may have beyond a plain Llama."""
 
@@ -108,6 +112,7 @@ FEATURES: dict[Feature, tuple[BackEnd, ...]] = {
     "scaled branches": _NOT_TRITON,
     "scaled logits": _NOT_TRITON,
     "experts": ("numba", "torch"),
+    "attention in both directions": (),  # of models that embed, see `encoder.decoder_network`
 }
 """The back ends that have each. Others refuse a model by the feature's name when they open it.
 
@@ -151,6 +156,7 @@ class ModelConfig:
     residual_scale: float = 1.0  # of what each branch adds
     logit_scale: float = 1.0
     experts: ExpertsConfig | None = None
+    is_bidirectional: bool = False  # a token sees those behind it too (EmbeddingGemma)
 
     def __post_init__(self) -> None:
         for name in (
@@ -230,14 +236,19 @@ class ModelConfig:
             "scaled branches": self.residual_scale != 1,
             "scaled logits": self.logit_scale != 1,
             "experts": any(layer.has_experts for layer in self.layers),
+            "attention in both directions": self.is_bidirectional,
         }
         return frozenset(feature for feature, is_there in has.items() if is_there)
 
     def check_features(self, back_end: BackEnd) -> None:
         """Raise ConfigError, naming them, for features that a back end does not have."""
-        if lacking := sorted(each for each in self.features if back_end not in FEATURES[each]):
+        self.check_known([each for each in FEATURES if back_end in FEATURES[each]], back_end)
+
+    def check_known(self, known: Collection[Feature], by: str) -> None:
+        """Raise ConfigError, naming them, for features that are not among the known."""
+        if lacking := sorted(self.features.difference(known)):
             raise ConfigError(
-                f"{self.architecture} needs {', '.join(lacking)}: not supported by {back_end}"
+                f"{self.architecture} needs {', '.join(lacking)}: not supported by {by}"
             )
 
 

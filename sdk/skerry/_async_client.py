@@ -17,12 +17,14 @@ from skerry._stream import AsyncStream, BoundedBody
 from skerry.tasks import (
     ClassificationInputs,
     ContextInputs,
+    DocumentInputs,
     EmbeddingInputs,
     Embeddings,
     KnownInputs,
     Label,
     Model,
     ModelSchema,
+    QueryInputs,
     Ranking,
     RankingInputs,
     StreamedInputs,
@@ -86,7 +88,7 @@ class AsyncAI(Client):
     async def run(  # type: ignore[overload-overlap]  # a bare {"text": "…"} is taken for this one
         self,
         model: str,
-        inputs: EmbeddingInputs,
+        inputs: EmbeddingInputs | QueryInputs | DocumentInputs,
         *,
         stream: Literal[False] = False,
         **options: Unpack[CallOptions],

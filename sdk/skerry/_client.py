@@ -17,12 +17,14 @@ from skerry._stream import BoundedBody, Stream
 from skerry.tasks import (
     ClassificationInputs,
     ContextInputs,
+    DocumentInputs,
     EmbeddingInputs,
     Embeddings,
     KnownInputs,
     Label,
     Model,
     ModelSchema,
+    QueryInputs,
     Ranking,
     RankingInputs,
     StreamedInputs,
@@ -92,7 +94,7 @@ class AI(Client):
     def run(  # type: ignore[overload-overlap]  # a bare {"text": "…"} is taken for this one
         self,
         model: str,
-        inputs: EmbeddingInputs,
+        inputs: EmbeddingInputs | QueryInputs | DocumentInputs,
         *,
         stream: Literal[False] = False,
         **options: Unpack[CallOptions],

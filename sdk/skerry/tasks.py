@@ -13,7 +13,7 @@ from typing import Any, Literal, NotRequired, Required, TypedDict
 
 from skerry._results import Result
 
-Pooling = Literal["mean", "cls", "max"]
+Pooling = Literal["mean", "cls", "max", "last"]
 
 
 class TextGenerationInputs(TypedDict, total=False):
@@ -71,6 +71,27 @@ class EmbeddingInputs(TypedDict, total=False):
     options: Mapping[str, Any]
 
 
+class QueryInputs(TypedDict):
+    """Queries to turn into one vector each behind the model's prompt, and perhaps the documents
+    that they search. `instruction` says what the queries are for."""
+
+    queries: str | Sequence[str]
+    documents: NotRequired[str | Sequence[str]]
+    instruction: NotRequired[str]
+    pooling: NotRequired[Pooling]
+    truncate_inputs: NotRequired[bool]
+    options: NotRequired[Mapping[str, Any]]
+
+
+class DocumentInputs(TypedDict):
+    """Documents to turn into one vector each behind the model's prompt."""
+
+    documents: str | Sequence[str]
+    pooling: NotRequired[Pooling]
+    truncate_inputs: NotRequired[bool]
+    options: NotRequired[Mapping[str, Any]]
+
+
 class Context(TypedDict):
     """A text that may answer a query."""
 
@@ -82,6 +103,7 @@ class RankingInputs(TypedDict):
 
     query: str
     contexts: Sequence[Context]
+    instruction: NotRequired[str]
     top_k: NotRequired[int]
     pooling: NotRequired[Pooling]
     truncate_inputs: NotRequired[bool]
@@ -106,7 +128,13 @@ class ClassificationInputs(TypedDict):
 
 
 KnownInputs = (
-    TextGenerationInputs | RankingInputs | EmbeddingInputs | ContextInputs | ClassificationInputs
+    TextGenerationInputs
+    | RankingInputs
+    | EmbeddingInputs
+    | QueryInputs
+    | DocumentInputs
+    | ContextInputs
+    | ClassificationInputs
 )
 
 

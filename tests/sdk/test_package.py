@@ -145,8 +145,10 @@ def test_types_of_inputs_know_every_field() -> None:
     }
     assert fields - {"model", "stream"} == set(get_type_hints(tasks.TextGenerationInputs))
     for kind, inputs in (
-        (EmbeddingsInput, (tasks.EmbeddingInputs, tasks.RankingInputs)),
-        (EmbeddingsInput, (tasks.EmbeddingInputs, tasks.ContextInputs, tasks.RankingInputs)),
+        (
+            EmbeddingsInput,
+            (tasks.EmbeddingInputs, tasks.QueryInputs, tasks.ContextInputs, tasks.RankingInputs),
+        ),
         (RankingInput, (tasks.RankingInputs,)),
         (ClassificationInput, (tasks.ClassificationInputs,)),
     ):

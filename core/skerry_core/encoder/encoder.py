@@ -11,50 +11,57 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
 from pathlib import Path
 from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skerry_core import exact_math
 from skerry_core.config import ConfigError
-from skerry_core.encoder import classifier, forward
-from skerry_core.encoder import ops as encoder_ops
-from skerry_core.encoder.bert import BertFile, EncoderLayer
-from skerry_core.encoder.config import EncoderConfig
-from skerry_core.kernels import simd
-from skerry_core.kernels.simd.emitter import LANES
+from skerry_core.encoder import forward
+from skerry_core.encoder.network import Network
+from skerry_core.encoder.opening import open_network
+from skerry_core.encoder.projections import Projection, open_projections
 from skerry_core.runner import Progress
-from skerry_core.runners.kernel_cache import KernelSet, load_kernels
+from skerry_core.runners.kernel_cache import load_kernels
 from skerry_core.weights.tensors import Float32
 
-Pooling = Literal["mean", "cls", "max"]
-"""A text's vector: the average over its tokens, the first one's state, or each dimension's largest
-value."""
+Pooling = Literal["mean", "cls", "max", "last"]
+"""A text's vector: the average over its tokens, the first one's state, each dimension's largest
+value, or the last token's state."""
 
-Kind = Literal["mean", "cls", "max", "classes"]
+Kind = Literal["mean", "cls", "max", "last", "classes"]
 """A text's vector by pooling, or the scores that the model's head gives its classes."""
 
-_POOLINGS = {"mean": forward.MEAN, "cls": forward.CLS, "max": forward.MAX}
+_POOLINGS = {
+    "mean": forward.MEAN, "cls": forward.CLS, "max": forward.MAX, "last": forward.LAST,
+}  # fmt: skip
 
 CHUNK_TOKENS = 256  # of short texts together: enough to read each weight once for many tokens
 MIN_CHUNK_TOKENS = 32  # less is not worth another thread's turn
 
 
 class Encoder:
-    """A BERT-like encoder. One caller at a time; `threads` work on its texts."""
+    """A model that reads whole texts. One caller at a time; `threads` work on its texts."""
 
-    def __init__(self, file: BertFile, *, threads: int, cache_dir: Path) -> None:
-        """Maps nothing new and compiles nothing yet: `warm_up` does. Raises ConfigError."""
+    def __init__(
+        self,
+        network: Network,
+        *,
+        threads: int,
+        cache_dir: Path,
+        projections: Sequence[Projection] = (),
+    ) -> None:
+        """Maps nothing new and compiles nothing yet: `warm_up` does. Raises ConfigError.
+
+        `projections` are applied one after the other to each pooled vector.
+        """
         if not 1 <= threads <= 256:
             raise ConfigError(f"threads must be 1 to 256, got {threads}")
-        self.config: EncoderConfig = file.config
-        self._file = file
+        self.network = network
+        self._projections = tuple(projections)
         self._threads = threads
         self._cache_dir = cache_dir
-        self._weights: _Weights | None = None
         self._memory = threading.local()
         self._pool: ThreadPoolExecutor | None = None
         self._is_closed = False
@@ -65,39 +72,58 @@ class Encoder:
 
         Compiled code is kept in `cache_dir`. Raises WeightsError, ConfigError and OSError.
         """
-        path = weights / "model.safetensors" if weights.is_dir() else weights
-        return cls(BertFile.open(path), threads=threads, cache_dir=cache_dir)
+        network = open_network(weights)
+        folder = weights if weights.is_dir() else weights.parent
+        projections = open_projections(folder, network.hidden_size)
+        return cls(network, threads=threads, cache_dir=cache_dir, projections=projections)
 
     def warm_up(self, progress: Progress) -> None:
         """Pack the weights, compile or load the kernels, start the threads; once."""
         if self._is_closed:
             raise RuntimeError("the encoder is closed")
-        if self._weights is not None:
+        if self._pool is not None:
             return
-        load_kernels(ENCODER_KERNELS, "cpu", self._cache_dir, progress)
+        load_kernels(self.network.kernels, "cpu", self._cache_dir, progress)
         progress("packing the encoder's weights", 0.8)
-        self._weights = _Weights(self._file)
+        self.network.pack()
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="skerry-encoder")
         progress("packing the encoder's weights", 1.0)
 
     @property
+    def width(self) -> int:
+        """Return the dimensions of a text's vector."""
+        return self._projections[-1].outputs if self._projections else self.network.hidden_size
+
+    @property
+    def max_tokens(self) -> int:
+        """Return those of one text, special ones included."""
+        return self.network.max_tokens
+
+    @property
     def num_classes(self) -> int:
         """Return those of the model's head for classification; 0 when it has none."""
-        return self._file.num_classes
+        return self.network.num_classes
 
     def encode(
         self, texts: Sequence[Sequence[int]], *, pooling: Pooling = "mean", normalize: bool = True
     ) -> Float32:
-        """Return one vector per text, in order: f32[texts, hidden].
+        """Return one vector per text, in order: f32[texts, width].
 
         A text is its token ids, special ones included. Raises ValueError for one that is empty,
-        longer than `config.max_tokens`, or holds an id beyond the vocabulary.
+        longer than `max_tokens`, or holds an id beyond the vocabulary.
         """
-        out = np.empty((len(texts), self.config.hidden_size), np.float32)
+        out = np.empty((len(texts), self.width), np.float32)
         kind = _POOLINGS[pooling]
 
         def finish(hidden: Float32, index: int) -> None:
-            forward.pool(hidden, kind, normalize, out[index])
+            if not self._projections:
+                forward.pool(hidden, kind, normalize, out[index])
+                return
+            vector = np.empty(hidden.shape[1], np.float32)
+            forward.pool(hidden, kind, False, vector)
+            for projection in self._projections:
+                vector = projection.apply(vector)
+            forward.pool(vector[None], forward.CLS, normalize, out[index])
 
         self._run([self.check(ids) for ids in texts], (), finish)
         return out
@@ -115,13 +141,7 @@ class Encoder:
         out = np.empty((len(texts), self.num_classes), np.float32)
 
         def finish(hidden: Float32, index: int) -> None:
-            assert self._weights is not None
-            assert self._weights.head is not None
-            head = self._weights.head
-            classifier.classify(
-                hidden[0], head.dense, head.dense_bias, head.rectifies, head.out, head.out_bias,
-                out[index],
-            )  # fmt: skip
+            self.network.classify(hidden[0], out[index])
 
         self._run([self.check(ids) for ids in texts], second_starts, finish)
         return out
@@ -146,15 +166,16 @@ class Encoder:
         self._is_closed = True
         if self._pool is not None:
             self._pool.shutdown()
-        self._pool = self._weights = None
+        self._pool = None
+        self.network.release()
 
     def check(self, ids: Sequence[int]) -> NDArray[np.int32]:
         """Return a text as the kernels take it. Raises ValueError for what they would crash on."""
-        if not 1 <= len(ids) <= self.config.max_tokens:
-            raise ValueError(f"a text of {len(ids)} tokens; 1 to {self.config.max_tokens} fit")
+        if not 1 <= len(ids) <= self.max_tokens:
+            raise ValueError(f"a text of {len(ids)} tokens; 1 to {self.max_tokens} fit")
         array = np.asarray(ids, np.int64)
-        if array.min() < 0 or array.max() >= self.config.vocab_size:
-            raise ValueError(f"token ids must be in [0, {self.config.vocab_size})")
+        if array.min() < 0 or array.max() >= self.network.vocab_size:
+            raise ValueError(f"token ids must be in [0, {self.network.vocab_size})")
         return array.astype(np.int32)
 
     def _run(
@@ -163,7 +184,7 @@ class Encoder:
         self.warm_up(lambda message, share: None)
         assert self._pool is not None
         lengths = list(map(len, texts))
-        begins = list(second_starts) if second_starts and self.config.parts > 1 else lengths
+        begins = list(second_starts) if second_starts and self.network.parts > 1 else lengths
         if len(begins) != len(texts):
             raise ValueError(f"{len(begins)} second parts of {len(texts)} texts")
         total = sum(lengths)
@@ -188,40 +209,23 @@ class Encoder:
         indices: list[int],
         finish: _Finish,
     ) -> None:
-        weights, config = self._weights, self.config
-        assert weights is not None
         starts = np.concatenate([[0], np.cumsum([len(ids) for ids in texts])]).astype(np.int64)
         tokens, longest = int(starts[-1]), max(map(len, texts))
         hidden, scratch = self._scratch(tokens, longest)
-        forward.encode(
-            np.concatenate(texts),
-            starts,
-            np.array(second_starts, np.int64),
-            config.first_position,
-            weights.words.__array_interface__["data"][0],
-            weights.positions,
-            weights.norm,
-            weights.layers,
-            config.intermediate_size,
-            config.head_dim,
-            config.layer_norm_eps,
-            hidden,
-            scratch,
+        self.network.encode(
+            np.concatenate(texts), starts, np.array(second_starts, np.int64), hidden, scratch
         )
         for place, index in enumerate(indices):
             finish(hidden[starts[place] : starts[place + 1]], index)
 
     def _scratch(self, tokens: int, longest: int) -> tuple[Float32, Float32]:
         """Return this thread's memory, allocated again when a chunk needs more."""
-        config = self.config
-        size = forward.scratch_size(
-            tokens, longest, config.hidden_size, config.intermediate_size, config.head_dim
-        )
+        size = self.network.scratch_size(tokens, longest)
         memory = self._memory
         if getattr(memory, "scratch", np.empty(0)).size < size:
             memory.scratch = np.empty(size, np.float32)
         if getattr(memory, "hidden", np.empty((0, 0))).shape[0] < tokens:
-            memory.hidden = np.empty((tokens, config.hidden_size), np.float32)
+            memory.hidden = np.empty((tokens, self.network.hidden_size), np.float32)
         return memory.hidden[:tokens], memory.scratch
 
 
@@ -229,33 +233,6 @@ class _Finish(Protocol):
     """Takes a text's states, valid during the call, and the text's place in the batch."""
 
     def __call__(self, hidden: Float32, index: int, /) -> None: ...
-
-
-class _Weights:
-    """What the kernels read: matrices packed into panels, words left in the mapped file."""
-
-    def __init__(self, file: BertFile) -> None:
-        self.words = file.words()
-        self.positions = np.ascontiguousarray(file.positions())
-        self.norm = np.ascontiguousarray(file.norm())
-        self.head = file.head() if file.num_classes else None
-        self._arrays: list[list[Float32]] = []  # what `layers` points into
-        for index in range(file.config.num_hidden_layers):
-            layer = file.layer(index)
-            names = [field.name for field in fields(EncoderLayer)]
-            self._arrays.append([_packed(getattr(layer, name)) for name in names])
-        self.layers = np.array(
-            [[a.__array_interface__["data"][0] for a in arrays] for arrays in self._arrays],
-            np.int64,
-        )
-
-
-def _packed(weight: Float32) -> Float32:
-    """Pack a matrix [outputs, inputs] as panels [outputs / 16, inputs, 16]; a vector stays."""
-    if weight.ndim == 1:
-        return np.ascontiguousarray(weight)
-    outputs, inputs = weight.shape
-    return np.ascontiguousarray(weight.reshape(outputs // LANES, LANES, inputs).swapaxes(1, 2))
 
 
 def chunks(lengths: Sequence[int], target: int) -> list[list[int]]:
@@ -273,17 +250,3 @@ def chunks(lengths: Sequence[int], target: int) -> list[list[int]]:
         out[-1].append(index)
         room -= lengths[index]
     return out
-
-
-ENCODER_KERNELS = KernelSet(
-    name="encoder",
-    reference=f"{__name__}:ENCODER_KERNELS",
-    sources=(simd, classifier, encoder_ops, forward, exact_math),
-    constants=(),
-    kernels=lambda variant: {
-        "encode": (forward.encode, forward.ENCODE),
-        "pool": (forward.pool, forward.POOL),
-        "classify": (classifier.classify, classifier.CLASSIFY),
-    },
-)
-"""Of one variant: the kernels look up the CPU's vectors by themselves."""

@@ -33,7 +33,7 @@ QKV, QKV_BIAS, OUT, OUT_BIAS, OUT_GAMMA, OUT_BETA = range(6)
 UP, UP_BIAS, DOWN, DOWN_BIAS, DOWN_GAMMA, DOWN_BETA = range(6, 12)
 NUM_FIELDS = 12
 
-MEAN, CLS, MAX = range(3)  # kinds of pooling
+MEAN, CLS, MAX, LAST = range(4)  # kinds of pooling
 
 TILE = 12 if llvm.get_host_cpu_features().get("avx512f") else 6  # tokens multiplied at once
 _CACHED_BYTES = 192 * 1024  # of tokens that meet every panel before the next ones come: half an L2
@@ -243,7 +243,7 @@ def _add_norm(
 @kernel
 def pool(
     hidden: Float32,  # f32[tokens, size]: of one sequence
-    pooling: int,  # MEAN, CLS or MAX
+    pooling: int,  # MEAN, CLS, MAX or LAST
     normalize: bool,  # to length 1
     out: Float32,  # f32[size], written
 ) -> None:
@@ -251,8 +251,8 @@ def pool(
     length, size = hidden.shape
     vector = np.zeros(size, np.float64)
     for d in range(size):
-        vector[d] = hidden[0, d]
-    if pooling != CLS:
+        vector[d] = hidden[length - 1 if pooling == LAST else 0, d]
+    if pooling in (MEAN, MAX):
         for t in range(1, length):
             for d in range(size):
                 state = np.float64(hidden[t, d])
@@ -294,4 +294,5 @@ ENCODE = (
     _F32_ROWS,
     types.Array(types.float32, 1, "C"),
 )
+MATMUL = (types.int64,) * 9
 POOL = (_F32_ROWS, types.int64, types.boolean, types.Array(types.float32, 1, "C"))

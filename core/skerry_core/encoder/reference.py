@@ -75,6 +75,7 @@ def pool(hidden: NDArray[Any], pooling: str, *, normalize: bool) -> Float64:
         "mean": wide.mean(axis=0),
         "cls": wide[0],
         "max": wide.max(axis=0),
+        "last": wide[-1],
     }
     vector = vectors[pooling]
     return vector / max(float(np.linalg.norm(vector)), 1e-12) if normalize else vector

@@ -36,6 +36,7 @@ from skerry_core.weights.safetensors import read_safetensors
 from skerry_core.weights.tensors import Bytes, FileTensor, WeightsError
 
 _MAX_FILES = 1000  # that one model is split over
+_OF_BASE = ("embed_tokens.", "layers.", "norm.")  # of a model that was saved without its head
 # What rotary embeddings are computed from: the configuration says it too.
 _NOT_WEIGHTS = re.compile(
     r"rope_(freqs|factors_long|factors_short)\.weight"
@@ -58,15 +59,16 @@ class WeightFile:
         self.is_safetensors = is_safetensors
 
     @classmethod
-    def open(cls, path: Path) -> WeightFile:
-        """Map and check a file, or all safetensors files of a folder.
+    def open(cls, path: Path, *, is_headless: bool = False) -> WeightFile:
+        """Map and check a file, or all safetensors files of a folder; with `is_headless` without
+        the matrix that makes logits.
 
         Raises WeightsError naming the file, and the tensor if it is one's fault; OSError when it
         cannot be read.
         """
         files = weight_files(path)
         if files[0].suffix == ".safetensors":
-            return cls._open_safetensors(files)
+            return cls._open_safetensors(files, is_headless=is_headless)
         contents = map_file(path)
         if contents[:4].tobytes() == MAGIC:
             return cls._open_gguf(contents, str(path))
@@ -93,10 +95,12 @@ class WeightFile:
         return cls(config, named, is_safetensors=False)
 
     @classmethod
-    def _open_safetensors(cls, files: Sequence[Path]) -> WeightFile:
+    def _open_safetensors(cls, files: Sequence[Path], *, is_headless: bool) -> WeightFile:
         path = files[0].with_name("config.json")
         stated = read_json_file(path)
         config = check_config(stated, str(path))
+        if is_headless:
+            config = replace(config, tied_embeddings=True)
         quantization = read_quantization(CheckpointMetadata(stated, str(path)))
         family = family_of(config.architecture)
         architecture = family.architecture
@@ -206,5 +210,7 @@ def _safetensors(
             name = "model." + name.removeprefix(prefix)
         elif prefix is not None:
             name = "lm_head.weight"
+        elif name.startswith(_OF_BASE):
+            name = f"model.{name}"
         named[name] = tensor
     return named

@@ -9,9 +9,9 @@ import numpy as np
 
 from skerry_cli.home.parts import Installation, left_out_by
 from skerry_core.config import ConfigError, ModelConfig
-from skerry_core.encoder.bert import BertFile
-from skerry_core.encoder.config import EncoderConfig
-from skerry_core.encoder.config import check_config as encoder_config_of
+from skerry_core.encoder import opening as encoders
+from skerry_core.encoder.network import Network
+from skerry_core.encoder.projections import open_projections
 from skerry_core.models import weight_file
 from skerry_core.models.weight_file import WeightFile
 from skerry_core.weights.tensors import TruncatedFile, WeightsError
@@ -40,17 +40,17 @@ def check_opens(weights: Path, task: Task) -> None:
     if task == "text-generation":
         decoder_config(weights)
     else:
-        encoder_config(weights)
+        encoder_network(weights)
 
 
 def check_config(values: dict[str, Any], task: Task) -> None:
     """Look at a config.json before its weights are here. Raises `UnsupportedModel`."""
     try:
-        if values.get("model_type") in ENCODERS:
-            encoder_config_of(values, "config.json")
+        if values.get("model_type") in ENCODERS or task == "text-embeddings":
+            encoders.check_config(values, "config.json")
         elif task != "text-generation":
             raise UnsupportedModel(
-                f"config.json: model_type {values.get('model_type')!r} does not read texts here, "
+                f"config.json: model_type {values.get('model_type')!r} does not classify here, "
                 f"only {ENCODERS} do"
             )
         else:
@@ -78,15 +78,21 @@ def decoder_config(weights: Path) -> ModelConfig:
     """Return what a model that makes text computes. Raises `UnsupportedModel`."""
     try:
         with WeightFile.open(weights) as file:
+            if file.config.is_bidirectional:
+                raise UnsupportedModel(
+                    f"{weights}: its tokens see those behind them, so it embeds; how, is read from "
+                    "sentence-transformers' modules.json, which is not there"
+                )
             return file.config
     except (WeightsError, ConfigError, OSError) as error:
         raise UnsupportedModel(str(error)) from None
 
 
-def encoder_config(weights: Path) -> EncoderConfig:
-    """Return what a model that reads text computes. Raises `UnsupportedModel`."""
-    path = weights / "model.safetensors" if weights.is_dir() else weights
+def encoder_network(weights: Path) -> Network:
+    """Open a model that reads texts, with the dense layers behind it. Raises `UnsupportedModel`."""
     try:
-        return BertFile.open(path).config
+        network = encoders.open_network(weights)
+        open_projections(weights if weights.is_dir() else weights.parent, network.hidden_size)
     except (WeightsError, ConfigError, OSError) as error:
         raise UnsupportedModel(str(error)) from None
+    return network

@@ -34,7 +34,7 @@ from skerry.errors import ModelNotFound
 from skerry_regions.models import located_yaml
 
 Task = Literal["text-generation", "text-embeddings", "text-classification"]
-Pooling = Literal["mean", "cls", "max"]
+Pooling = Literal["mean", "cls", "max", "last"]
 Capability = Literal[
     "async_queue", "function_calling", "json_schema", "lora", "reasoning", "vision"
 ]
@@ -47,6 +47,12 @@ MaxTokens = Annotated[int, Meta(ge=1, le=1 << 20)]
 
 
 MAX_FILE_SIZE = 1 << 43  # bytes
+MAX_INSTRUCTION = 2000  # characters
+INSTRUCTION = "{instruction}"
+Prompt = Annotated[str, Meta(max_length=MAX_INSTRUCTION)]
+
+_NAME = r"[^/\\\x00-\x1f.][^/\\\x00-\x1f]*"
+_FILE_NAME = rf"^{_NAME}(/{_NAME})?$"
 
 
 class CatalogError(ValueError):
@@ -62,9 +68,10 @@ class Price(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ModelFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """One file of a model, under its source; `size` in bytes, `sha256` in lower-case hex."""
+    """One file of a model, under its source or in a folder there; `size` in bytes, `sha256` in
+    lower-case hex."""
 
-    name: Annotated[str, Meta(max_length=200, pattern=r"^[^/\\\x00-\x1f.][^/\\\x00-\x1f]*$")]
+    name: Annotated[str, Meta(max_length=200, pattern=_FILE_NAME)]
     size: Annotated[int, Meta(ge=1, le=MAX_FILE_SIZE)]
     sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
 
@@ -75,6 +82,18 @@ class Embedding(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     dimensions: Annotated[int, Meta(ge=1, le=4096)]
     pooling: Pooling = "mean"  # where the request names none
     normalize: bool = True  # to length 1
+    query_prompt: Prompt = ""  # before a query; `{instruction}` in it is a request's, or the next
+    instruction: Prompt = ""
+    document_prompt: Prompt = ""  # before what a query searches
+    text_prompt: Prompt = ""  # before a text that is neither
+
+    @property
+    def takes_instruction(self) -> bool:
+        return INSTRUCTION in self.query_prompt
+
+    def query_prefix(self, instruction: str | None) -> str:
+        """Return what stands before a query, with the request's instruction or the model's."""
+        return self.query_prompt.replace(INSTRUCTION, instruction or self.instruction)
 
 
 class Classification(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

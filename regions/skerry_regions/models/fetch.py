@@ -85,6 +85,7 @@ def _from_hub(
     with HubClient(hub) as client:
         files = HubFiles(client, repository, revision, blobs)
         for file in spec.files:
+            (folder / file.name).parent.mkdir(exist_ok=True)
             if blobs.link(file.sha256, folder / file.name):
                 continue
             files.fetch(f"{inner}/{file.name}" if inner else file.name, file, progress)
@@ -186,6 +187,7 @@ def _extract(
         raise PullError(f"{archive.filename} has no file {member}") from None
     if info.file_size != file.size:  # checked before unpacking, so no zip can fill the disk
         raise PullError(f"{member} has {info.file_size} bytes; the catalog says {file.size}")
+    (folder / file.name).parent.mkdir(exist_ok=True)
     with archive.open(info) as source, (folder / file.name).open("wb") as target:
         _copy(source, target, file, f"unpacking {file.name}", progress)
 

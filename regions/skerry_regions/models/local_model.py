@@ -1,8 +1,8 @@
 """A catalog entry for model files of one's own: a GGUF file, or a safetensors folder.
 
-A folder with a BERT-like encoder becomes a model that embeds texts; how, is read from what
-sentence-transformers leaves beside it: `modules.json`, `1_Pooling/config.json` and
-`sentence_bert_config.json`. One whose architecture is `…ForSequenceClassification` becomes a model
+A folder with a BERT-like encoder becomes a model that embeds texts, and so does one with a decoder
+beside which sentence-transformers has left a `modules.json`; how it embeds is read from there. One
+whose architecture is `…ForSequenceClassification` becomes a model
 that classifies or, with one label, ranks.
 """
 
@@ -16,7 +16,6 @@ from types import MappingProxyType
 from typing import Any
 
 import msgspec
-import orjson
 
 from skerry_regions.models.catalog import (
     CatalogError,
@@ -24,15 +23,15 @@ from skerry_regions.models.catalog import (
     Embedding,
     ModelFile,
     ModelSpec,
-    Pooling,
     SamplingDefaults,
     Task,
 )
+from skerry_regions.models.foreign import sentence_transformers
 from skerry_regions.models.foreign.gguf_header import GGUFError, read_metadata
+from skerry_regions.models.foreign.json_files import read_json
 from skerry_regions.models.integrity import hash_file
 from skerry_regions.models.problems import UnsupportedModel
 from skerry_regions.models.sources import Progress
-from skerry_regions.models.tokenizer_files import MAX_JSON_SIZE
 
 Json = dict[str, Any]
 
@@ -40,16 +39,12 @@ Check = Callable[[Path, Task], None]
 """Opens a model's file or folder as what it is for. Raises `UnsupportedModel`."""
 
 _NEEDED = ("config.json", "tokenizer.json", "tokenizer_config.json")
-_NEEDED_BYENCODERS = ("config.json", "tokenizer.json", "model.safetensors")
+_NEEDED_BYENCODERS = ("config.json", "tokenizer.json")
 ENCODERS = ("bert", "roberta", "xlm-roberta", "distilbert")  # config.json's `model_type`
+EMBEDDERS = ("llama", "mistral", "qwen2", "qwen3", "gemma3_text")  # decoders that may embed
 _COUNT_PADDING = ("roberta", "xlm-roberta")  # positions begin behind the padding's id
 _CLASSIFIER = "ForSequenceClassification"
 _DEFAULT_LABELS = {"0": "LABEL_0", "1": "LABEL_1"}  # which transformers does not write down
-_POOLINGS: dict[str, Pooling] = {
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-}
 _IN_GGUF = (  # `general.sampling.…`
     ("temperature", "temp"),
     ("top_p", "top_p"),
@@ -122,12 +117,14 @@ def describe(
 
 def _task(folder: Path, config: Json) -> Task:
     if config.get("model_type") not in ENCODERS:
-        if config and (folder / "modules.json").is_file():  # of sentence-transformers
+        if not config or not (folder / "modules.json").is_file():  # of sentence-transformers
+            return "text-generation"
+        if config.get("model_type") not in EMBEDDERS:
             raise UnsupportedModel(
                 f"{folder}: model_type {config.get('model_type')!r} does not embed here, only "
-                f"{ENCODERS} do"
+                f"{ENCODERS + EMBEDDERS} do"
             )
-        return "text-generation"
+        return "text-embeddings"
     return "text-classification" if _classifies(config) else "text-embeddings"
 
 
@@ -143,7 +140,7 @@ def sampling_of(stated: Mapping[str, Any]) -> SamplingDefaults:
 def _sampling(path: Path) -> SamplingDefaults:
     """Return the defaults that a model's authors state beside or in its weights."""
     if path.is_dir():
-        stated = _read_optional(path / "generation_config.json")
+        stated = read_json(path / "generation_config.json")
         return sampling_of(stated if isinstance(stated, dict) else {})
     header = read_metadata(path)
     return sampling_of({ours: header.get(f"general.sampling.{key}") for ours, key in _IN_GGUF})
@@ -157,6 +154,12 @@ def _gguf(path: Path) -> tuple[list[str], int, str]:
     context = header.get(f"{header.get('general.architecture')}.context_length")
     if not isinstance(context, int):
         raise UnsupportedModel(f"{path.name} does not state its context length")
+    pooling = header.get(f"{header.get('general.architecture')}.pooling_type", 0)
+    if pooling != 0:
+        raise UnsupportedModel(
+            f"{path.name} embeds (pooling_type {pooling}): models that embed are read from "
+            "safetensors"
+        )
     name = header.get("general.name")
     return [path.name], context, name if isinstance(name, str) else ""
 
@@ -177,43 +180,40 @@ def _safetensors(folder: Path, config: Json) -> tuple[list[str], int, str]:
 
 def _encoder(folder: Path, config: Json) -> tuple[list[str], int, str]:
     missing = [name for name in _NEEDED_BYENCODERS if not (folder / name).is_file()]
+    weights = sorted(file.name for file in folder.glob("*.safetensors"))
+    if config["model_type"] in ENCODERS:
+        weights = [name for name in weights if name == "model.safetensors"]
+    if not weights:
+        missing.append("model.safetensors")
     if missing:
-        raise UnsupportedModel(f"{folder} is not an encoder: it has no {', '.join(missing)}")
+        raise UnsupportedModel(f"{folder} does not read texts: it has no {', '.join(missing)}")
+    dense = sentence_transformers.dense_files(read_json(folder / "modules.json"), folder)
+    if lacking := [name for name in dense if not (folder / name).is_file()]:
+        raise UnsupportedModel(f"{folder}: modules.json wants {', '.join(lacking)}")
+    names = [*_NEEDED_BYENCODERS, *weights, *(["modules.json", *dense] if dense else [])]
     context = _context(folder, config)
     if config["model_type"] in _COUNT_PADDING:
         padding = config.get("pad_token_id")
         context -= 1 + (padding if isinstance(padding, int) else 0)
-    stated = _read_optional(folder / "sentence_bert_config.json")
-    limit = stated.get("max_seq_length") if isinstance(stated, dict) else None
-    shorter = min(limit, context) if isinstance(limit, int) else context
-    return list(_NEEDED_BYENCODERS), shorter, folder.name
+    # Since its version 6 sentence-transformers states the length with the tokenizer.
+    limits = [
+        stated.get(key)
+        for name, key in (
+            ("sentence_bert_config.json", "max_seq_length"),
+            ("tokenizer_config.json", "model_max_length"),
+        )
+        if isinstance(stated := read_json(folder / name), dict)
+    ]
+    limit = next((each for each in limits if isinstance(each, int) and each > 0), context)
+    shorter = min(limit, context)
+    return names, shorter, folder.name
 
 
 def _embedding(folder: Path, config: Json) -> Embedding:
-    """Return what sentence-transformers would do with the encoder's states; else their normalised
-    mean."""
-    modules = _read_optional(folder / "modules.json")
-    stated = _read_optional(folder / "1_Pooling" / "config.json")
-    kinds = [
-        str(module.get("type", "")).rpartition(".")[2]
-        for module in (modules if isinstance(modules, list) else [])
-        if isinstance(module, dict)
-    ]
-    if unknown := set(kinds) - {"Transformer", "Pooling", "Normalize"}:
-        raise UnsupportedModel(f"{folder}: modules.json has {', '.join(sorted(unknown))}")
-    pooling: Pooling = "mean"
-    if isinstance(stated, dict):
-        modes = {key for key, value in stated.items() if key in _POOLINGS and value is True}
-        others = {key for key, value in stated.items() if key.startswith("pooling_mode_") and value}
-        if len(modes) != 1 or others != modes:
-            raise UnsupportedModel(f"{folder}: 1_Pooling is not one of mean, cls and max")
-        pooling = _POOLINGS[modes.pop()]
-    dimensions = config.get("hidden_size", config.get("dim"))
-    if not isinstance(dimensions, int):
+    hidden_size = config.get("hidden_size", config.get("dim"))
+    if not isinstance(hidden_size, int):
         raise UnsupportedModel(f"{folder / 'config.json'} does not state hidden_size")
-    return Embedding(
-        dimensions=dimensions, pooling=pooling, normalize=not kinds or "Normalize" in kinds
-    )
+    return sentence_transformers.embedding_of(folder, hidden_size)
 
 
 def _classifies(config: Json) -> bool:
@@ -239,7 +239,7 @@ def _config(folder: Path) -> Json:
     path = folder / "config.json"
     if not path.is_file():
         raise UnsupportedModel(f"{folder} is not a model: it has no config.json")
-    content = _read_optional(path)
+    content = read_json(path)
     if not isinstance(content, dict):
         raise UnsupportedModel(f"{path} is not a JSON object")
     return content
@@ -250,15 +250,3 @@ def _context(folder: Path, config: Json) -> int:
     if not isinstance(context, int):
         raise UnsupportedModel(f"{folder / 'config.json'} does not state max_position_embeddings")
     return context
-
-
-def _read_optional(path: Path) -> Any:
-    """Return the content of a JSON file; None when it is not there. Raises `UnsupportedModel`."""
-    try:
-        if path.stat().st_size > MAX_JSON_SIZE:
-            raise UnsupportedModel(f"{path} is too large")
-        return orjson.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (ValueError, RecursionError) as error:
-        raise UnsupportedModel(f"{path} is not JSON: {error}") from None

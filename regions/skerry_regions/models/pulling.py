@@ -23,6 +23,7 @@ from skerry_regions.models import local_model
 from skerry_regions.models.blobs import Blobs
 from skerry_regions.models.catalog import ModelFile, ModelSpec, Task
 from skerry_regions.models.fetch import HubFiles
+from skerry_regions.models.foreign import sentence_transformers
 from skerry_regions.models.hub import HubClient, HubFile, Repository
 from skerry_regions.models.hub_catalog import SAFETENSORS, HubCatalog, HubModel
 from skerry_regions.models.problems import PullError, UnsupportedModel
@@ -40,6 +41,7 @@ _SMALL: Final = (
     "model.safetensors.index.json",
     "modules.json",
     "sentence_bert_config.json",
+    sentence_transformers.PROMPTS,
     "1_Pooling/config.json",
 )
 _HF: Final = re.compile(
@@ -126,6 +128,9 @@ def resolve(
         data = client.read(repository.id, repository.commit, file, MAX_SMALL)
         if file.path == "config.json":
             notes += _check_config(asked, data, checks)
+        elif file.path == "modules.json":
+            for each in _dense_files(repository, data):
+                (small if each.path.endswith(".json") else weights).append(each)
         hashes[file.path] = blobs.put(data)
     if not small:
         notes += _check_head(asked, client, repository, weights[0], checks)
@@ -142,7 +147,11 @@ def resolve(
         blobs.link(sha256, target)
     root = folder if small else folder / weights[0].path
     inner = str(Path(weights[0].path).parent)
-    beside = {Path(p).name: h for p, h in hashes.items() if str(Path(p).parent) == inner}
+    beside = {
+        str(Path(p).relative_to(inner)): h
+        for p, h in hashes.items()
+        if Path(p).is_relative_to(inner)
+    }
     spec = local_model.describe(root, asked.id, check=checks.opens, hashes=beside)
     source = f"hub:{repository.id}@{repository.commit}" + (f"/{inner}" if inner != "." else "")
     notes += _other_sampling(asked.entry, spec)
@@ -203,6 +212,19 @@ def _small_files(repository: Repository) -> list[HubFile]:
     if any(file.path == "tokenizer.json" for file in found):
         found = [file for file in found if file.path != "tokenizer.model"]
     return found
+
+
+def _dense_files(repository: Repository, modules: bytes) -> list[HubFile]:
+    """Return the files of the dense layers that a modules.json lists."""
+    try:
+        stated = json.loads(modules)
+    except (ValueError, RecursionError):
+        raise UnsupportedModel(f"{repository.id}: modules.json is not JSON") from None
+    names = sentence_transformers.dense_files(stated, Path(repository.id))
+    found = [(name, repository.find(name)) for name in names]
+    if lacking := [name for name, file in found if file is None]:
+        raise UnsupportedModel(f"{repository.id}: modules.json wants {', '.join(lacking)}")
+    return [file for _, file in found if file is not None]
 
 
 def _check_config(asked: PullRequest, data: bytes, checks: Checks) -> list[str]:

@@ -139,6 +139,7 @@ class ModelStore:
                 return False
         for file in spec.files:
             (pulling / file.name).unlink(missing_ok=True)
+            (pulling / file.name).parent.mkdir(exist_ok=True)
             os.link((folder / file.name).resolve(), pulling / file.name)
         return True
 
@@ -242,6 +243,9 @@ def _weights_digest(spec: ModelSpec) -> str:
 def _sync(folder: Path) -> None:
     """Have everything in a folder on disk, so that the rename after it never shows less."""
     for path in folder.iterdir():
+        if path.is_dir():
+            _sync(path)
+            continue
         with path.open("rb") as file:
             os.fsync(file.fileno())
     _sync_folder(folder)

@@ -16,6 +16,7 @@ import orjson
 from skerry_regions.models import gguf_tokenizer
 from skerry_regions.models.foreign import sentencepiece_model
 from skerry_regions.models.foreign.gguf_header import GGUFError, Value, read_metadata
+from skerry_regions.models.foreign.json_files import read_json
 from skerry_regions.models.foreign.tokenizer_json import (
     decoder_steps,
     prepends,
@@ -27,7 +28,6 @@ from skerry_regions.models.problems import UnsupportedModel
 
 Json = dict[str, Any]
 
-MAX_JSON_SIZE: Final = 128 << 20  # bytes; tokenizer.json of the largest vocabularies is 34 MB
 MAX_TEMPLATE_LENGTH: Final = 64 << 10  # characters
 
 
@@ -225,14 +225,9 @@ def _positive(value: object, where: str) -> int:
 
 
 def _read_json(path: Path) -> Json:
-    try:
-        if path.stat().st_size > MAX_JSON_SIZE:
-            raise UnsupportedModel(f"{path.name} is larger than {MAX_JSON_SIZE} bytes")
-        content = orjson.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise UnsupportedModel(f"{path.name} is missing beside the weights") from None
-    except (ValueError, RecursionError) as error:
-        raise UnsupportedModel(f"{path.name} is not JSON: {error}") from None
+    content = read_json(path)
+    if content is None and not path.exists():
+        raise UnsupportedModel(f"{path.name} is missing beside the weights")
     if not isinstance(content, dict):
         raise UnsupportedModel(f"{path.name} is not a JSON object")
     return content

@@ -100,7 +100,7 @@ class ServedEncoder:
 
     def _width(self, kind: VectorKind) -> int:
         encoder = self._encoder
-        return encoder.num_classes if kind == "classes" else encoder.config.hidden_size
+        return encoder.num_classes if kind == "classes" else encoder.width
 
     def beat(self) -> EngineBeat:
         statistics = self._worker.statistics()

@@ -74,17 +74,16 @@ def open_encoder(spec: ModelSpec, files: ModelFiles, *, threads: int, cache_dir:
     Raises ConfigError, or WeightsError for files that are not what the catalog says.
     """
     encoder = Encoder.open(files.weights, threads=threads, cache_dir=cache_dir)
-    config = encoder.config
-    if spec.embedding is not None and spec.embedding.dimensions != config.hidden_size:
-        raise WeightsError(f"{spec.id}: the catalog's dimensions are not {config.hidden_size}")
+    if spec.embedding is not None and spec.embedding.dimensions != encoder.width:
+        raise WeightsError(f"{spec.id}: the catalog's dimensions are not {encoder.width}")
     if spec.classification is not None:
         stated, found = len(spec.classification.labels), encoder.num_classes
         if stated != found:
             raise WeightsError(f"{spec.id}: the catalog has {stated} labels, the model {found}")
-    if spec.context_window > config.max_tokens:
+    if spec.context_window > encoder.max_tokens:
         raise WeightsError(
             f"{spec.id}: the catalog's context window of {spec.context_window} tokens is more "
-            f"than the {config.max_tokens} of the model"
+            f"than the {encoder.max_tokens} of the model"
         )
     return encoder
 

@@ -155,7 +155,7 @@ class Submit(Struct, frozen=True, kw_only=True, tag="submit"):
     hand_over_from: HandOverFrom | None = None
 
 
-VectorKind = Literal["mean", "cls", "max", "classes"]
+VectorKind = Literal["mean", "cls", "max", "last", "classes"]
 """A text's vector by pooling, or the scores of its classes before softmax or sigmoid."""
 
 

@@ -197,8 +197,11 @@ FinishReason = Literal["stop", "length", "tool_calls", "function_call", "content
 # --- embeddings ----------------------------------------------------------------------------------
 
 MAX_EMBEDDED_TEXTS = 100  # upstream's, of the Workers AI dialect
-PoolingName = Literal["mean", "cls", "max"]
+PoolingName = Literal["mean", "cls", "max", "last"]
 EmbeddedText = Annotated[str, Meta(min_length=1)]
+EmbeddedTexts = (
+    EmbeddedText | Annotated[list[EmbeddedText], Meta(min_length=1, max_length=MAX_EMBEDDED_TEXTS)]
+)
 
 
 class RankingContext(Struct):
@@ -206,14 +209,14 @@ class RankingContext(Struct):
 
 
 class EmbeddingsInput(Struct):
-    """Body of `/ai/run/{model}` for text embeddings: `text`, or `contexts`, perhaps with the
-    `query` that they are compared with."""
+    """Body of `/ai/run/{model}` for text embeddings: `text`; `queries` and `documents`, each with
+    the model's prompt before it; or `contexts`, perhaps with the `query` that they are compared
+    with."""
 
-    text: (
-        EmbeddedText
-        | Annotated[list[EmbeddedText], Meta(min_length=1, max_length=MAX_EMBEDDED_TEXTS)]
-        | None
-    ) = None
+    text: EmbeddedTexts | None = None
+    queries: EmbeddedTexts | None = None
+    documents: EmbeddedTexts | None = None
+    instruction: Annotated[str, Meta(min_length=1, max_length=2000)] | None = None  # of queries
     query: EmbeddedText | None = None
     contexts: (
         Annotated[list[RankingContext], Meta(min_length=1, max_length=MAX_EMBEDDED_TEXTS)] | None

@@ -14,6 +14,7 @@ from tests.core.random_encoders import CONFIG, KERNELS, random_encoder, write_en
 from skerry_core.config import ConfigError
 from skerry_core.encoder import reference as reference_encoder
 from skerry_core.encoder.bert import BertFile
+from skerry_core.encoder.bert_network import BertNetwork
 from skerry_core.encoder.classifier import tanh
 from skerry_core.encoder.encoder import Encoder
 from skerry_core.weights.tensors import WeightsError
@@ -115,7 +116,9 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_scores_mean_what_the_reference_says(classifier: Encoder) -> None:
-    file = classifier._file
+    network = classifier.network
+    assert isinstance(network, BertNetwork)
+    file = network.file
     for (ids, second), scores in zip(
         PAIRS, classifier.classify(TEXTS, second_starts=SECONDS), strict=True
     ):

@@ -141,7 +141,7 @@ def test_other_shapes_and_families(
 ) -> None:
     folder = write_encoder(tmp_path, model_type=model_type, **overrides)
     encoder = Encoder.open(folder, threads=1, cache_dir=KERNELS)
-    texts = texts_of([1, 20, min(38, encoder.config.max_tokens)])
+    texts = texts_of([1, 20, min(38, encoder.max_tokens)])
     assert_means_the_same(encoder, folder, texts)
     encoder.close()
 

@@ -188,6 +188,40 @@ async def test_contexts_without_a_query_are_embedded(client: httpx.AsyncClient) 
     assert result == {"response": wanted.pop("data"), **wanted}
 
 
+async def test_prompts_stand_before_queries_and_documents(
+    tmp_path: Path, files: ModelFiles, encoder: Encoder
+) -> None:
+    """As the model's authors have worded them; texts that are neither stay as they are."""
+    prompts = Embedding(
+        dimensions=DIMENSIONS, pooling="last", query_prompt="do {instruction}: ", instruction="a",
+        document_prompt="the ",
+    )  # fmt: skip
+    async with client_of(tmp_path, files, spec_of(files, embedding=prompts)) as client:
+
+        async def rows(**body: Any) -> list[list[float]]:
+            reply = await client.post(RUN, json=body)
+            assert reply.status_code == 200, reply.text
+            result = reply.json()["result"]
+            assert result["shape"] == [len(result["data"]), DIMENSIONS]
+            return result["data"]
+
+        query, other, document = await rows(text=["do a: cat", "do b: cat", "the cat"])
+        assert await rows(queries="cat", documents=["cat"]) == [query, document]
+        assert await rows(queries=["cat"], instruction="b") == [other]
+        assert await rows(documents="cat") == [document]
+        (raw,) = await rows(text="cat")
+        wanted = encoder.encode([[CLS, CAT, SEP]], pooling="last")
+        np.testing.assert_array_equal(np.array([raw], np.float32), wanted)
+        ranked = {"query": "cat", "contexts": [{"text": "cat"}], "instruction": "b"}
+        (best,) = (await client.post(RUN, json=ranked)).json()["result"]["response"]
+        assert best["score"] == pytest.approx(np.dot(other, document), abs=1e-6)
+        refused = await client.post(RUN, json={"documents": "cat", "instruction": "b"})
+        assert "instruction: belongs to queries" in refused.text
+        schema = await client.get(RUN.partition("/run/")[0] + "/models/schema?model=" + MODEL)
+        asked = schema.json()["result"]["input"]["properties"]["instruction"]
+        assert asked["default"] == "a"
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -195,6 +229,11 @@ async def test_contexts_without_a_query_are_embedded(client: httpx.AsyncClient) 
         ({"query": "a"}, "missing required field contexts"),
         ({"query": "a", "text": "b"}, "missing required field contexts"),
         ({"text": "a", "contexts": [{"text": "b"}]}, "text and contexts exclude each other"),
+        ({"text": "a", "queries": "b"}, "text and queries and documents exclude each other"),
+        ({"queries": ["a", ""]}, "queries"),
+        ({"documents": ["a"] * 101}, "documents"),
+        ({"queries": "a", "documents": ["a b c d e f g h i j k"]}, "documents[0] has 13 tokens"),
+        ({"queries": "a", "instruction": "b"}, "instruction: @cf/test/encoder takes none"),
         ({"query": "a", "contexts": []}, "contexts"),
         ({"contexts": [{"text": "a b c d e f g h i j k"}]}, "contexts[0].text has 13 tokens"),
     ],
@@ -207,7 +246,7 @@ async def test_what_contexts_cannot_be(
     assert message in refused.json()["errors"][0]["message"]
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max", "last"])
 async def test_pooling_is_the_requests(
     client: httpx.AsyncClient, encoder: Encoder, pooling: Any
 ) -> None:
@@ -405,7 +444,17 @@ async def test_the_model_is_listed_with_what_it_makes(client: httpx.AsyncClient)
     assert [each["unit"] for each in properties["price"]] == ["per M input tokens"]
     assert [card["id"] for card in (await client.get("/v1/models")).json()["data"]] == [MODEL]
     schema = (await client.get(f"{base}/models/schema", params={"model": MODEL})).json()["result"]
-    assert schema["input"]["oneOf"] == [{"required": ["text"]}, {"required": ["contexts"]}]
+    asks = jsonschema.Draft202012Validator(schema["input"])
+    for body, is_valid in (
+        ({"text": "a"}, True),
+        ({"queries": "a", "documents": ["b"]}, True),
+        ({"documents": "b"}, True),
+        ({"text": "a", "documents": "b"}, False),
+        ({"contexts": [{"text": "a"}], "queries": "b"}, False),
+        ({}, False),
+    ):
+        assert asks.is_valid(body) == is_valid
+    assert "instruction" not in schema["input"]["properties"]
     assert schema["input"]["properties"]["pooling"]["default"] == "mean"
     whole = {"$schema": jsonschema.Draft202012Validator.META_SCHEMA["$id"], **schema["output"]}
     validator = jsonschema.Draft202012Validator(whole)

@@ -10,17 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.core.random_encoders import CONFIG
+from tests.core.random_embedders import write_embedder
+from tests.core.random_encoders import CONFIG, KERNELS
 from tests.regions.models.hub_server import GRANTED, NOT_GRANTED, LocalHub, Repo, serving
 from tests.regions.tiny_model import write_openable
 
 from skerry.errors import ModelNotFound
 from skerry_cli.composition.opening import CHECKS
+from skerry_core.encoder.encoder import Encoder
 from skerry_regions.models import pulling
 from skerry_regions.models.blobs import Blobs
 from skerry_regions.models.catalog import SamplingDefaults
 from skerry_regions.models.hub import HubClient
 from skerry_regions.models.hub_catalog import HubCatalog, HubDocument, HubModel
+from skerry_regions.models.local_model import describe
 from skerry_regions.models.problems import PullError, UnsupportedModel
 from skerry_regions.models.pulling import PullRequest, Resolved, resolve, wanted
 from skerry_regions.models.sources import Hub
@@ -175,8 +178,29 @@ def test_what_is_said_to_embed_must_be_an_encoder(hub: LocalHub, tmp_path: Path)
     catalog = known(gguf=None, task="text-embeddings", model_type="roberta", context_window=999)
     with pytest.raises(UnsupportedModel, match=r"model\.safetensors"):  # they are no weights
         pulled(hub, tmp_path, wanted("@cf/me/tiny", catalog))
-    hub.repos["me/tiny"].files["config.json"] = b'{"model_type": "qwen3"}'
-    with pytest.raises(UnsupportedModel, match="does not read texts here"):
+    hub.repos["me/tiny"].files["config.json"] = b'{"model_type": "gemma2"}'
+    with pytest.raises(UnsupportedModel, match="Invalid enum value 'gemma2'"):
+        pulled(hub, tmp_path / "again", wanted("@cf/me/tiny", catalog))
+
+
+def test_an_embedder_comes_with_the_dense_layers_behind_it(hub: LocalHub, tmp_path: Path) -> None:
+    write_embedder(tmp_path / "made", "EmbeddingGemma")
+    names = [path for path in (tmp_path / "made").rglob("*") if path.is_file()]
+    files = {str(path.relative_to(tmp_path / "made")): path.read_bytes() for path in names}
+    hub.repos["me/tiny"] = Repo(files)
+    catalog = known(gguf=None, task="text-embeddings", model_type="gemma3_text", context_window=100)
+    found, store = pulled(hub, tmp_path, wanted("@cf/me/tiny", catalog))
+    wanted_spec = describe(tmp_path / "made", "@cf/me/tiny")
+    assert {(file.name, file.sha256) for file in found.spec.files} == {
+        (file.name, file.sha256) for file in wanted_spec.files
+    }
+    assert (found.spec.embedding, found.spec.context_window) == (wanted_spec.embedding, 100)
+    for home in (store, ModelStore(tmp_path / "other", hub=Hub(endpoints=(hub.endpoint,)))):
+        encoder = Encoder.open(home.pull(found.spec, ignore).weights, threads=1, cache_dir=KERNELS)
+        assert encoder.width == 64
+        encoder.close()
+    del files["3_Dense/model.safetensors"]
+    with pytest.raises(UnsupportedModel, match=r"modules\.json wants 3_Dense/model"):
         pulled(hub, tmp_path / "again", wanted("@cf/me/tiny", catalog))
 
 

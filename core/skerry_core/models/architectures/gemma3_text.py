@@ -1,6 +1,7 @@
 """Gemma 3 (Gemma Team, 2025), its text: norms around each branch and of the heads of q and k, and a
 window with rotary embeddings of its own in five layers of six.
 
+EmbeddingGemma (2025) is one whose tokens see those behind them too.
 GGUF states neither the windows' pattern nor the scale of attention, and older files not the
 windows' rotary embeddings.
 """
@@ -21,7 +22,7 @@ _THETA, _LOCAL_THETA = 1_000_000.0, 10_000.0
 
 def read(metadata: CheckpointMetadata) -> ModelConfig:
     """Return the configuration. Raises WeightsError or ConfigError."""
-    for key in ("attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention"):
+    for key in ("attn_logit_softcapping", "final_logit_softcapping"):
         metadata.refuse(key)
     by_kind = rope_section(metadata)
     has_kinds = by_kind.has(llama.FULL)
@@ -42,7 +43,12 @@ def read(metadata: CheckpointMetadata) -> ModelConfig:
         True: LayerConfig(rope=local, window=window),
         False: LayerConfig(rope=global_),
     }
-    return replace(config, layers=tuple(layers[each] for each in slides), qk_norm="head")
+    return replace(
+        config,
+        layers=tuple(layers[each] for each in slides),
+        qk_norm="head",
+        is_bidirectional=metadata.flag("use_bidirectional_attention", False),
+    )
 
 
 TENSORS = gemma2.GEMMA_TENSORS

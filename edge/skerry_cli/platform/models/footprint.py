@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from skerry_cli.composition.loading import block_bytes
-from skerry_cli.composition.opening import decoder_config
+from skerry_cli.composition.opening import decoder_config, encoder_network
 from skerry_cli.home.machine import free_memory
 from skerry_cli.home.memory import BLOCK_TOKENS
 from skerry_core.runners.packing.packed import packed_bytes
@@ -22,7 +22,7 @@ def footprint(spec: ModelSpec, files: ModelFiles) -> dict[str, Any]:
     `UnsupportedModel`."""
     disk = {"disk": spec.size}
     if spec.is_encoder:
-        return {**disk, "weights": spec.size}  # fp32, as in the file
+        return {**disk, "weights": encoder_network(files.weights).packed_bytes}
     weights = packed_bytes(files.weights)
     per_token = block_bytes(decoder_config(files.weights)) // BLOCK_TOKENS
     contexts = sorted({min(each, spec.context_window) for each in (*CONTEXTS, spec.context_window)})

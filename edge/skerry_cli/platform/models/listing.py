@@ -19,7 +19,7 @@ from skerry_cli.platform.models.shared import (
 )
 from skerry_regions.models.catalog import ModelSpec
 from skerry_regions.models.hub_catalog import HubCatalog, HubModel, as_plain
-from skerry_regions.models.local_model import ENCODERS
+from skerry_regions.models.local_model import EMBEDDERS, ENCODERS
 from skerry_regions.models.model_files import ModelFiles
 from skerry_regions.models.problems import ModelNotInstalled
 
@@ -87,7 +87,7 @@ def _to_pull(known: list[HubModel]) -> Table:
 
     from skerry_core.models.registry import FAMILIES
 
-    runs = {"text-generation": tuple(FAMILIES)}  # what other tasks have are encoders
+    runs = {"text-generation": tuple(FAMILIES), "text-embeddings": ENCODERS + EMBEDDERS}
     columns = ("context", "architecture", "licence", "US$/M in · out", "from")
     table = Table(Column("to be pulled", no_wrap=True), *columns, box=None)
     for model in known:

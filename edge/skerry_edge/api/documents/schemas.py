@@ -47,7 +47,15 @@ def input_schema(edge: Edge, spec: ModelSpec) -> dict[str, Any]:
     if spec.embedding is not None:
         schema = struct_schema(wire.EmbeddingsInput)
         schema["properties"]["pooling"]["default"] = spec.embedding.pooling
-        schema["oneOf"] = [{"required": ["text"]}, {"required": ["contexts"]}]
+        if spec.embedding.takes_instruction:
+            schema["properties"]["instruction"]["default"] = spec.embedding.instruction
+        else:
+            del schema["properties"]["instruction"]
+        schema["oneOf"] = [
+            {"required": ["text"]},
+            {"required": ["contexts"]},
+            {"anyOf": [{"required": ["queries"]}, {"required": ["documents"]}]},
+        ]
         return schema
     if spec.classification is not None:
         ranks = spec.classification.ranks

@@ -54,9 +54,9 @@ async def run(
     """
     asked = await decoded(request, _input_body, body)
     caller = caller_of(request, asked.options)
-    texts, names = _asked_texts(asked)
+    texts, names = _asked_texts(asked, spec)
     pooling = asked.pooling or _embedding(spec).pooling
-    _check_count(texts, spec, "text" if asked.contexts is None else "contexts")
+    _check_count(texts, spec, names[-1].partition("[")[0])
     tokens = await tokenised(
         edge, spec, text, texts, names, tenant=caller.tenant, truncate=bool(asked.truncate_inputs)
     )
@@ -74,21 +74,51 @@ async def run(
     return JSONBytes(dialect.wrap(encode(result)))
 
 
-def _asked_texts(asked: EmbeddingsInput) -> tuple[list[str], list[str]]:
-    """Return what is to be embedded, the query first, and where each was in the request."""
-    if asked.contexts is None:
-        if asked.text is None or asked.query is not None:
-            name = "contexts" if asked.query is not None else "text"
-            raise InvalidInput(f"Bad input: missing required field {name}", param=name)
-        texts = [asked.text] if isinstance(asked.text, str) else asked.text
-        return texts, _names(texts, "text")
+def _asked_texts(asked: EmbeddingsInput, spec: ModelSpec) -> tuple[list[str], list[str]]:
+    """Return what is to be embedded, with the model's prompts, queries first, and where each was in
+    the request."""
+    prompts = _embedding(spec)
+    forms = {
+        "text": asked.text is not None,
+        "contexts": asked.contexts is not None,
+        "queries and documents": asked.queries is not None or asked.documents is not None,
+    }
+    sent = [name for name, is_there in forms.items() if is_there]
+    if len(sent) > 1:
+        raise InvalidInput(f"Bad input: {' and '.join(sent)} exclude each other", param=sent[0])
+    if asked.query is not None and asked.contexts is None:
+        raise InvalidInput("Bad input: missing required field contexts", param="contexts")
+    if not sent:
+        raise InvalidInput("Bad input: missing required field text", param="text")
+    has_queries = asked.query is not None or asked.queries is not None
+    if asked.instruction is not None and not (prompts.takes_instruction and has_queries):
+        reason = "belongs to queries" if prompts.takes_instruction else f"{spec.id} takes none"
+        raise InvalidInput(f"Bad input: instruction: {reason}", param="instruction")
+    query = prompts.query_prefix(asked.instruction)
+    given: list[tuple[str, str, str | list[str]]]
     if asked.text is not None:
-        raise InvalidInput("Bad input: text and contexts exclude each other", param="text")
-    contexts = [context.text for context in asked.contexts]
-    names = [f"{name}.text" for name in _names(contexts, "contexts")]
-    if asked.query is None:
-        return contexts, names
-    return [asked.query, *contexts], ["query", *names]
+        given = [(prompts.text_prompt, "text", asked.text)]
+    elif asked.contexts is not None:
+        contexts = [each.text for each in asked.contexts]
+        given = [] if asked.query is None else [(query, "query", asked.query)]
+        given.append((prompts.document_prompt, "contexts", contexts))
+    else:
+        given = [] if asked.queries is None else [(query, "queries", asked.queries)]
+        if asked.documents is not None:
+            given.append((prompts.document_prompt, "documents", asked.documents))
+    texts, names = list[str](), list[str]()
+    for prompt, name, each in given:
+        own = [each] if isinstance(each, str) else each
+        texts += _prompted(prompt, own)
+        names += [name] if name == "query" else _names(own, name)
+    if asked.contexts is not None:
+        names = [name if name == "query" else f"{name}.text" for name in names]
+    return texts, names
+
+
+def _prompted(prompt: str, texts: Sequence[str]) -> list[str]:
+    """Return texts behind a prompt; what is empty stays so, to be refused."""
+    return [prompt + each if each else each for each in texts]
 
 
 def _nearest(query: bytes, *contexts: bytes) -> list[RankedContext]:
@@ -138,6 +168,7 @@ async def _input_tokens(
     names = _names(given, "input")
     texts = [each for each in given if isinstance(each, str)]
     if texts:
+        texts = _prompted(_embedding(spec).text_prompt, texts)
         truncate = bool(asked.truncate_inputs)
         return await tokenised(edge, spec, text, texts, names, tenant=tenant, truncate=truncate)
     ids = [each for each in given if isinstance(each, list)]
