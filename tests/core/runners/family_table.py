@@ -187,6 +187,6 @@ FAMILIES = {
             "gpt-oss.rope.scaling.original_context_length": 64,
             "gpt-oss.rope.scaling.yarn_beta_fast": 8.0,
         },
-        seed=10,
+        seed=15,
     ),
 }  # fmt: skip

@@ -104,11 +104,36 @@ def save(family: Family, folder: Path) -> Saved:
             is_attention |= "sinks" in name or "gate.weight" in name or "router" in name
             is_whole_norm = "norm" in name and not family.model_type.startswith("gemma")
             parameter.normal_(1.0 if is_whole_norm else 0.0, 0.2 if is_attention else 0.1)
+    _leave_an_expert_out(model)
     model.save_pretrained(folder)
     with torch.inference_mode():
         logits = model(torch.tensor([TOKENS])).logits[0].numpy()
     with WeightFile.open(folder) as file:
         return Saved(family, folder, logits, file.config)
+
+
+def _leave_an_expert_out(model: Any) -> None:
+    """Have the last expert of the first layer chosen by no token: by its bias, or because it
+    dislikes what all tokens have in common, their first dimension."""
+    for name, parameter in model.named_parameters():
+        if re.search(r"layers\.0\..*router\.bias$", name):
+            parameter.data[-1] = -100.0
+        elif re.search(r"layers\.0\.mlp\.gate\.weight$", name):
+            model.get_input_embeddings().weight.data[:, 0] = 1.0
+            parameter.data[:, 0] = parameter.data[-1] = 0.0
+            parameter.data[-1, 0] = -5.0
+
+
+def test_an_expert_is_used_by_no_token(saved: Saved) -> None:
+    """By what transformers' routers choose."""
+    if saved.config.experts is None:
+        pytest.skip("no experts")
+    model: Any = AutoModelForCausalLM.from_pretrained(saved.folder)
+    with torch.inference_mode():
+        routers = model(torch.tensor([TOKENS]), output_router_logits=True).router_logits
+    experts = saved.config.experts
+    used = [set(each.topk(experts.used).indices.flatten().tolist()) for each in routers]
+    assert experts.used < min(map(len, used)) < experts.count >= 8
 
 
 @pytest.mark.parametrize("kind", [each for each in BACK_ENDS if each != "jax"])
@@ -244,6 +269,7 @@ WITHOUT: dict[Feature, Callable[[ModelConfig], ModelConfig]] = {
     "norms of the heads of q and k": lambda c: replace(c, qk_norm=None),
     "norms across the heads of q and k": lambda c: replace(c, qk_norm=None),
     "norms after each branch": lambda c: replace(c, norms_after=False),
+    "branches without a norm before them": lambda c: replace(c, norms_before=True),
     "GELU": lambda c: replace(c, activation="silu"),
     "a clamped activation": lambda c: replace(c, activation="silu"),
     "scaled rotary embeddings": lambda c: replace(
@@ -268,13 +294,31 @@ WITHOUT: dict[Feature, Callable[[ModelConfig], ModelConfig]] = {
     "scaled branches": lambda c: replace(c, residual_scale=1.0),
     "scaled logits": lambda c: replace(c, logit_scale=1.0),
 }
-NEEDED = ("branches without a norm before them", "experts")  # there are no weights to do without
+
+
+def without_parts_of_experts(config: ModelConfig) -> dict[str, ModelConfig]:
+    """Configurations without something of how experts are chosen, weighted and computed."""
+    if (experts := config.experts) is None:
+        return {}
+    changed = {
+        "an expert of each token": replace(experts, used=experts.used - 1),
+        "over what scores are weighed": replace(experts, weighs_chosen=not experts.weighs_chosen),
+    }
+    if experts.has_biases:
+        changed["biases of experts"] = replace(experts, has_biases=False)
+    return {name: replace(config, experts=each) for name, each in changed.items()}
 
 
 def test_every_feature_matters(saved: Saved) -> None:
     _, tensors, _ = read_decoder(saved.folder, torch.from_numpy, "torch")
-    for feature in sorted(saved.config.features - set(NEEDED)):
-        config = WITHOUT[feature](saved.config)
+    changed: dict[str, ModelConfig] = {
+        feature: WITHOUT[feature](saved.config)
+        for feature in saved.config.features - {"experts"}  # no weights to do without
+    }
+    norms = {f"blk.{i}.{name}_norm.weight" for i in range(saved.config.num_layers)
+             for name in ("attn", "ffn")}  # fmt: skip
+    tensors = {name: torch.ones(saved.config.hidden_size) for name in norms} | tensors
+    for feature, config in (changed | without_parts_of_experts(saved.config)).items():
         if config == saved.config:
             continue  # as written for GGUF, where a scale is what it would be anyway
         runner = TorchRunner(config, assemble(config, tensors), num_blocks=3, threads=1,
