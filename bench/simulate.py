@@ -1,6 +1,7 @@
 """Routing rules of other systems and ours: who waits how long for a first token, on equal nodes.
 
     python -m bench.simulate [--quick] [--seeds N] [--jobs N] [--only TEXT] [--json FILE]
+                             [--peers FILE ...]
 
 Runs on the product's twin (`skerry_regions.twin`): a virtual clock, no GPU, no model, the same
 result on any machine. All rules get the same requests (Mooncake's traces with their 3 s ticks
@@ -25,6 +26,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
@@ -64,10 +66,27 @@ def policies(setting: Setting) -> list[str]:
     return [*RULES, *(name + SPLIT for name in RULES), *own]
 
 
-def play_all(setting: Setting, seed: int) -> dict[str, Figures]:
-    """Run all rules on one seed's requests."""
+Known = dict[tuple[str, str], list[Figures]]
+"""By setting and rule: of each seed."""
+
+
+def play_all(setting: Setting, known: Known, seed: int) -> dict[str, Figures]:
+    """Run all rules on one seed's requests, but for those that are known."""
     load_kernels()
-    return {policy: play(setting, policy, seed) for policy in policies(setting)}
+    found = {}
+    for policy in policies(setting):
+        runs = known.get((setting.name, policy), [])
+        found[policy] = runs[seed] if seed < len(runs) else play(setting, policy, seed)
+    return found
+
+
+def known_of(files: Sequence[Path]) -> Known:
+    """Return what reports of before say of other systems: our price is not in it."""
+    found: Known = {}
+    for file in files:
+        rows = msgspec.convert(msgspec.json.decode(file.read_bytes())["rows"], list[Row])
+        found |= {(row.setting, row.policy): row.runs for row in rows if row.policy not in OWN}
+    return found
 
 
 def best_published(rows: Sequence[Row], metric: str) -> Row:
@@ -127,17 +146,22 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--only", default="", metavar="TEXT", help="settings whose name has it; or `edges`"
     )
+    parser.add_argument(
+        "--peers", type=Path, nargs="+", default=[], metavar="FILE",
+        help="reports of this twin: take other systems' figures from there",
+    )  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     options = parser.parse_args(argv)
     console = Console()
     console = Console(width=max(console.width, 150))  # also where the output is piped
     load_kernels()
+    known = known_of(options.peers)
     all_rows: list[Row] = []
     ratios: dict[str, dict[str, Any]] = {}
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
         for setting in chosen(options.quick, options.only):
             seeds = range(options.seeds)
-            played = list(pool.map(play_all, [setting] * len(seeds), seeds))
+            played = list(pool.map(partial(play_all, setting, known), seeds))
             rows = [
                 Row(setting.name, policy, [each[policy] for each in played])
                 for policy in policies(setting)

@@ -152,6 +152,27 @@ def test_outliers_hardly_count() -> None:
     assert max(map(abs, relative_errors(book.speed("n"), TRUTH))) < 0.15
 
 
+@pytest.mark.parametrize("samples", [5, 20, 200])
+@pytest.mark.parametrize("nodes", [1, 8])
+def test_a_node_that_froze_costs_what_it_did_before(samples: int, nodes: int) -> None:
+    """Stopped for 5 s in mid-step: at once, not after the dozen seconds that an average takes."""
+    rng, book = Random(8), SpeedBook()
+    names = [f"n{i}" for i in range(nodes)]
+    for name in names:
+        book.add_node(name, "class", TRUTH.scaled(3))
+    for _ in range(samples):
+        for name in names:
+            book.learn(name, measured(TRUTH, rng))
+    before = {name: book.speed(name).prefill_seconds(2000, 0) for name in names}
+    stopped = measured(TRUTH, rng)
+    book.learn("n0", replace(stopped, seconds=stopped.seconds + 5.0))
+    for name in names:
+        assert book.speed(name).prefill_seconds(2000, 0) == before[name]
+    for _ in range(30):  # but what lasts is followed: ten times slower from here on
+        book.learn("n0", measured(TRUTH.scaled(10), rng))
+    assert book.speed("n0").step_seconds(8, 16_000) > 5 * TRUTH.step_seconds(8, 16_000)
+
+
 def test_nonsense_is_ignored_and_unknown_nodes_raise() -> None:
     book = SpeedBook()
     book.add_node("n", "class", TRUTH)

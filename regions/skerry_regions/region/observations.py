@@ -30,6 +30,7 @@ SNAPSHOT_SECONDS = 1.0  # between two askings of one node
 CURVE_SECONDS = 1.0  # between two looks at whether nodes that did not report are faster or slower
 CURVE_CHANGE = 0.01  # of a coefficient, below which they are left as they are
 
+NO_REPORT = NodeLoad(), 0.0, 0.0
 NO_PRIORS: Mapping[tuple[str, str], LinkSpeed] = MappingProxyType({})
 
 
@@ -49,7 +50,9 @@ class Observations:
         self._learners: dict[tuple[str, str], LinkLearner] = {}  # by regions, in order
         self._views: dict[str, View] = {}
         self._members: dict[str, Member] = {}
-        self._reports: dict[str, tuple[Report, float]] = {}  # the last one, and of when it is
+        self._loads: dict[str, tuple[NodeLoad, float, float]] = {}
+        """Of the last report: load, bandwidth of the file tier, and of when it is."""
+        self._classes: dict[str, str] = {}  # by node: which share a curve
         self._reached_models: dict[str, frozenset[str]] = {}  # over each link
         self._lags: dict[str, LagLearner] = {}  # of hand-overs, by decode node
         self._asked: dict[str, float] = {}  # for a snapshot, when
@@ -75,9 +78,10 @@ class Observations:
         for node, member in present.items():
             known = before.get(node)
             if known is not None and known.incarnation != member.incarnation:
-                self._reports.pop(node, None)
-            if known is None or _speed_class(known) != _speed_class(member):
-                self.speeds.add_node(node, _speed_class(member), PRIOR)
+                self._loads.pop(node, None)
+            speed_class = self._classes[node] = _speed_class(member)
+            if known is None or _speed_class(known) != speed_class:
+                self.speeds.add_node(node, speed_class, PRIOR)
             if known != member:
                 self._put(member)
 
@@ -89,7 +93,7 @@ class Observations:
         member = self._members.get(node)
         if member is None or report.model != member.model:
             return False
-        self._reports[node] = replace(report, fetched=[], prefixes=None), now - report.load_age
+        self._loads[node] = report.load, report.file_bandwidth, now - report.load_age
         if report.sample is not None:
             self.speeds.learn(node, report.sample)
         for fetched in report.fetched:
@@ -137,7 +141,7 @@ class Observations:
 
     def _put(self, member: Member, now: float = 0.0) -> None:
         """Bring one node up to date in its view."""
-        report, observed_at = self._reports.get(member.id, (_no_report(member), 0.0))
+        load, file_bandwidth, observed_at = self._loads.get(member.id, NO_REPORT)
         lag = self._lags.get(member.id)
         self.view(member.model).put(
             NodeState(
@@ -153,9 +157,9 @@ class Observations:
                 cache_tokens=member.cache_tokens or None,
                 speed=self.speeds.speed(member.id),
                 incarnation=member.incarnation,
-                load=report.load,
+                load=load,
                 observed_at=observed_at,
-                file_bandwidth=report.file_bandwidth,
+                file_bandwidth=file_bandwidth,
                 takes_kv=bool(member.transfer_address),
                 handover_lag=lag.seconds(now) if lag is not None else PRIOR_HANDOVER_LAG,
                 draining=member.state != "ready",
@@ -165,7 +169,7 @@ class Observations:
 
     def _follow_curve(self, member: Member, now: float) -> None:
         """Bring a class of nodes up to date when what they share is another curve by now."""
-        speed_class = _speed_class(member)
+        speed_class = self._classes[member.id]
         at, written = self._curves.get(speed_class, (-CURVE_SECONDS, None))
         if now - at < CURVE_SECONDS:
             return
@@ -175,7 +179,7 @@ class Observations:
             return
         self._curves[speed_class] = now, curve
         for each in self._members.values():
-            if _speed_class(each) == speed_class:
+            if self._classes[each.id] == speed_class:
                 self._put(each, now)
 
     def _put_link(self, a: str, b: str) -> None:
@@ -201,17 +205,13 @@ class Observations:
     def _forget(self, node: str) -> None:
         self.prefixes.remove_node(node)
         self.speeds.remove_node(node)
-        for table in (self._reports, self._lags, self._asked):
+        for table in (self._loads, self._lags, self._asked, self._classes):
             table.pop(node, None)
 
 
 def _ordered(a: str, b: str) -> tuple[str, str]:
     """Return both in order: a link is the same in either direction."""
     return (a, b) if a <= b else (b, a)
-
-
-def _no_report(member: Member) -> Report:
-    return Report(model=member.model, load=NodeLoad())
 
 
 def _speed_class(member: Member) -> str:

@@ -33,8 +33,8 @@ class CurveLearner:
     MIN_TYPICAL_ERROR = 0.05
 
     def __init__(self, prior: NodeSpeed) -> None:
-        self._prior = prior
         self._log = [math.log(max(value, 1e-30)) for value in _coefficients(prior)]
+        self._speed = prior
         self._prior_variance = self.COMMON_VARIANCE + self.OWN_VARIANCE
         size = range(len(self._log))
         self._covariance = [
@@ -64,19 +64,18 @@ class CurveLearner:
 
     def speed(self) -> NodeSpeed:
         """Return the curve as learned so far."""
-        base, per_token, per_pair, per_stream, per_context = map(math.exp, self._log)
-        return replace(
-            self._prior,
-            base=base,
-            per_token=per_token,
-            per_pair=per_pair,
-            per_stream=per_stream,
-            per_context=per_context,
-        )
+        return self._speed
 
     def _parts(self, sample: StepSample) -> list[float]:
         """Return seconds of `sample` by coefficient."""
-        return [math.exp(log) * x for log, x in zip(self._log, sample.features(), strict=True)]
+        speed = self._speed
+        return [
+            speed.base * sample.steps,
+            speed.per_token * sample.new_tokens,
+            speed.per_pair * sample.attended,
+            speed.per_stream * sample.streams,
+            speed.per_context * sample.context,
+        ]
 
     def _update(self, gradient: Sequence[float], error: float) -> None:
         """Make one step of an extended Kalman filter: gain = P·g / (g·P·g + noise)."""
@@ -95,6 +94,11 @@ class CurveLearner:
         for i in size:
             for j in size:
                 self._covariance[i][j] *= roots[i] * roots[j]
+        base, per_token, per_pair, per_stream, per_context = map(math.exp, self._log)
+        self._speed = replace(
+            self._speed, base=base, per_token=per_token, per_pair=per_pair,
+            per_stream=per_stream, per_context=per_context,
+        )  # fmt: skip
 
 
 class _NodeFactor:
@@ -102,10 +106,19 @@ class _NodeFactor:
 
     MIN_GAIN = 0.1  # follows a change in about ten samples
     MAX_STEP = math.log(3)  # one outlier moves the average by at most gain times this
+    KNOWN = 3  # samples from which on one beyond that has to be seen twice
 
     def __init__(self) -> None:
         self.log_factor = 0.0
         self.num_samples = 0
+        self._was_far = False
+
+    def doubts(self, ratio: float) -> bool:
+        """Return whether a measurement is so far off that the next one has to confirm it: a process
+        that was stopped in mid-step is as fast as before once it goes on."""
+        is_far = abs(math.log(ratio) - self.log_factor) > self.MAX_STEP
+        was_far, self._was_far = self._was_far, is_far
+        return is_far and not was_far and self.num_samples >= self.KNOWN
 
     def learn(self, ratio: float) -> None:
         self.num_samples += 1
@@ -149,10 +162,14 @@ class SpeedBook:
         if speed_class is None or not 0 < sample.seconds < math.inf or sample.steps <= 0:
             return
         curve, factor = self._curves[speed_class], self._factors[node]
+        ratio = sample.seconds / curve.predict(sample)
+        if factor.doubts(ratio):
+            return
         if self._samples[speed_class] % (-(-self._sizes[speed_class] // self.TEACHERS)) == 0:
             curve.learn(sample, factor=math.exp(factor.log_factor))
+            ratio = sample.seconds / curve.predict(sample)
         self._samples[speed_class] += 1
-        factor.learn(sample.seconds / curve.predict(sample))
+        factor.learn(ratio)
 
     def has_measured(self, node: str) -> bool:
         """Return whether it ever reported how long steps took."""

@@ -94,7 +94,7 @@ class Exhaustive:
         self, nodes: list[NodeState], cached: Mapping[str, CachedPrefix], home: str | None
     ) -> list[NodeState]:
         """Return of few nodes all, of many some at random of each role, the best holders of the
-        prefix, the session's home, and every other region."""
+        prefix, the session's home, and an edge of every other region."""
         config = self._config
         if config.candidates == "all" or len(nodes) <= config.exhaustive_nodes:
             return nodes
@@ -104,7 +104,10 @@ class Exhaustive:
         chosen = {id_: by_id[id_] for id_ in held[:count]}
         if home is not None:
             chosen[home] = by_id[home]
-        chosen |= {node.id: node for node in nodes if node.is_region}
+        edges = [node for node in nodes if node.is_region]
+        self._rng.shuffle(edges)
+        edges.sort(key=lambda node: not node.suspect)  # one of each region: the last that is put
+        chosen |= {node.id: node for node in {node.region: node for node in edges}.values()}
         for role in ("prefill", "decode", "hybrid"):
             of_role = [node for node in nodes if node.role == role and not node.is_region]
             for node in self._rng.sample(of_role, min(count, len(of_role))):

@@ -116,7 +116,9 @@ def lineage(
 ) -> tuple[bool, bool, bool]:
     """Return whether output that `before` made goes on with that build, whether it does so with the
     bits of an undisturbed run, and whether KV goes to a node of another build."""
+    if not before:
+        return True, True, prefill.numeric_build != decode.numeric_build
     builds = {prefill.numeric_build, decode.numeric_build}
-    same_build = not before or len(builds | before) == 1
+    same_build = len(builds | before) == 1
     is_invariant = prefill.batch_invariant and decode.batch_invariant
-    return same_build, not before or (same_build and is_invariant), len(builds) > 1
+    return same_build, same_build and is_invariant, len(builds) > 1

@@ -17,6 +17,7 @@ CLOSED, SUSPECT, TAKES_KV, IS_REGION = 1, 2, 4, 8  # bits of FLAGS
 """Closed: draining, or out of reach."""
 
 MAX_CANDIDATES = 256  # priced in one ranking
+MAX_REGION_EDGES = 4096  # known of other regions
 MAX_SOURCES = 8  # peers that a fetch is considered from
 MAX_NAMES = 1 << 12  # blocks of a prompt that are looked for: 256 k tokens
 
@@ -54,7 +55,7 @@ class Rows(NamedTuple):
     pace_tree: Int64s
     rtts: Floats  # [regions, regions]
     bandwidths: Floats
-    regions: Int64s  # slots that stand for regions
+    regions: Int64s  # slots of other regions' edges: one of each region, then another one of each
     counts: Int64s  # [number of slots in use, number of `regions`]
 
 
@@ -166,6 +167,6 @@ def make_rows(slots: int, regions: int) -> Rows:
         pace_tree=np.zeros(slots, np.int64),
         rtts=np.zeros((regions, regions)),
         bandwidths=np.ones((regions, regions)),
-        regions=np.zeros(MAX_CANDIDATES, np.int64),
+        regions=np.zeros(MAX_REGION_EDGES, np.int64),
         counts=np.zeros(2, np.int64),
     )

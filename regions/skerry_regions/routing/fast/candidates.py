@@ -1,7 +1,7 @@
 """Which nodes are worth a price, with the blocks of the prompt that each holds.
 
 The deepest holders of its prefix, the nodes with the least work, those with the fastest steps, a
-sample, the session's home, and every other region; or, where nodes are few, all of them.
+sample, the session's home, and an edge of every other region; or, where nodes are few, all.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from skerry_regions.routing.fast.laws import BUSY_UNTIL
 from skerry_regions.routing.fast.sources import leading_blocks, look_up, offer_source
 from skerry_regions.routing.fast.trees import next_least, start
 
+MAX_EDGES = 128  # of other regions that are looked at: twice as many as there are regions
 MAX_SAMPLED = 64  # random nodes that are checked for whether they hold a block that many hold
 
 
@@ -160,6 +161,37 @@ def take_least(
 
 
 @compiled
+def take_regions(
+    rows: Rows,
+    index: IndexArrays,
+    ask: Ask,
+    names: UInt64s,
+    excluded: Int64s,
+    known: int,
+    scratch: RankingScratch,
+) -> None:
+    """Make a candidate of one edge of each other region, of one that is not suspect if it has it.
+
+    A region's edges are alike: with all of a hundred there were no room for nodes.
+    """
+    count, seen = rows.counts[1], np.uint64(0)
+    if count == 0:
+        return
+    begin = draw(scratch.random, count)
+    for suspects in range(2):
+        for j in range(min(count, MAX_EDGES)):
+            slot = rows.regions[(begin + j) % count]
+            bit = np.uint64(1) << np.uint64(rows.marks[slot, REGION])
+            turn = 1 if rows.marks[slot, FLAGS] & SUSPECT != 0 else 0
+            if (
+                turn == suspects
+                and seen & bit == np.uint64(0)
+                and take(rows, index, ask, names, excluded, known, slot, scratch)
+            ):
+                seen |= bit
+
+
+@compiled
 def take_holders(
     rows: Rows,
     index: IndexArrays,
@@ -184,6 +216,8 @@ def take_holders(
         if (-2 - value) & 1:
             length = start(scratch.front)
             for tried in range(weights.num_least + MAX_SAMPLED):
+                if tried >= weights.num_least and count == left:
+                    break  # of the least busy, enough hold it
                 slot = -1
                 if tried < weights.num_least:
                     slot, length = next_least(
@@ -231,8 +265,7 @@ def gather(
                 offer_source(rows, index, names, known, slot, ask.now, weights.num_sources, scratch)
                 take(rows, index, ask, names, excluded, known, slot, scratch)
     else:
-        for j in range(rows.counts[1]):
-            take(rows, index, ask, names, excluded, known, rows.regions[j], scratch)
+        take_regions(rows, index, ask, names, excluded, known, scratch)
         take_holders(rows, index, ask, weights, names, excluded, known, scratch)
         if home >= 0:
             take(rows, index, ask, names, excluded, known, home, scratch)

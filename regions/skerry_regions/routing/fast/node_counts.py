@@ -1,9 +1,11 @@
-"""How many nodes may take a request, known without a look at each."""
+"""How many nodes may take a request, and which stand for other regions, without a look at each."""
 
 from __future__ import annotations
 
 from collections import Counter
+from itertools import zip_longest
 
+from skerry_regions.routing.fast.arrays import Rows
 from skerry_regions.routing.placement import Demand
 from skerry_regions.view import NodeState
 
@@ -61,3 +63,34 @@ class NodeCounts:
             self._closed["draining" if node.draining else "away"] += number
         else:
             self._open[node.residency, node.region, node.offers_prefill] += number
+
+
+class RegionEdges:
+    """The slots of other regions' edges, each of which stands for its region."""
+
+    def __init__(self) -> None:
+        self._regions: dict[int, str] = {}  # by slot
+        self._is_changed = False
+
+    def put(self, slot: int, region: str) -> None:
+        """Count in an edge."""
+        self._regions[slot] = region
+        self._is_changed = True
+
+    def remove(self, slot: int) -> None:
+        """Count an edge no more, if it was one."""
+        self._is_changed |= self._regions.pop(slot, None) is not None
+
+    def write(self, rows: Rows) -> None:
+        """Write them down when they changed: an edge of each region, then another one of each."""
+        if not self._is_changed:
+            return
+        self._is_changed = False
+        by_region: dict[str, list[int]] = {}
+        for slot, region in self._regions.items():
+            by_region.setdefault(region, []).append(slot)
+        turns = zip_longest(*by_region.values())
+        slots = [slot for turn in turns for slot in turn if slot is not None]
+        kept = slots[: len(rows.regions)]
+        rows.regions[: len(kept)] = kept
+        rows.counts[1] = len(kept)

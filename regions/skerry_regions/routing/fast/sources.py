@@ -30,9 +30,14 @@ def look_up(index: IndexArrays, names: UInt64s, values: Int64s) -> int:
 def leading_blocks(index: IndexArrays, values: Int64s, known: int, slot: int) -> int:
     """Return how many of a prompt's first blocks a slot holds.
 
-    A chain is evicted from its end, so that its end may be bisected.
+    A chain is evicted from its end, so that its end may be bisected. Most slots hold all or none of
+    it, which its last and its first block say.
     """
-    low, high = 0, known
+    if known == 0 or holds(index.told, values[known - 1], slot):
+        return known
+    if not holds(index.told, values[0], slot):
+        return 0
+    low, high = 1, known - 1
     while low < high:
         middle = (low + high) >> 1
         if holds(index.told, values[middle], slot):

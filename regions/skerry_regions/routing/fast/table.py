@@ -24,7 +24,7 @@ from skerry_regions.routing.fast.arrays import (
 from skerry_regions.routing.fast.codes import Codes
 from skerry_regions.routing.fast.index import CompiledIndex, names_of
 from skerry_regions.routing.fast.laws import NUM_COLUMNS
-from skerry_regions.routing.fast.node_counts import NodeCounts
+from skerry_regions.routing.fast.node_counts import NodeCounts, RegionEdges
 from skerry_regions.routing.fast.ranking import rank
 from skerry_regions.routing.fast.rows import write_row
 from skerry_regions.routing.placement import Demand, Fetch, Placement, RouterConfig
@@ -59,10 +59,12 @@ class NodeTable:
         self._directory, self._bookings, self._config = directory, bookings, config
         self._rows: Rows = make_rows(index.num_slots, 4)
         self._ids: dict[int, str] = {}  # by slot
+        self._marks: dict[int, tuple[tuple[int, ...], bool]] = {}
+        """By slot: as they stand in the rows, and whether it drains."""
         self._slots: dict[str, int] = {}
         self._regions, self._zones = Codes(), Codes()
         self._builds, self._formats = Codes(), Codes()
-        self._counts = NodeCounts()
+        self._counts, self._edges = NodeCounts(), RegionEdges()
         self._numbers = np.zeros(NUM_COLUMNS)
         self._weights = Weights(
             block_size=float(config.block_size),
@@ -108,12 +110,12 @@ class NodeTable:
             self._rows.counts[0] = max(self._rows.counts[0], slot + 1)
             self._rows.hashes[slot] = node_hash(node_id)
             if node.is_region:
-                self._keep_region(slot)
+                self._edges.put(slot, node.region)
         flags = arrays.CLOSED if node.draining or node.away else 0
         flags |= arrays.SUSPECT if node.suspect else 0
         flags |= arrays.TAKES_KV if node.takes_kv else 0
         flags |= arrays.IS_REGION if node.is_region else 0
-        self._rows.marks[slot] = (
+        marks = (
             1,
             ROLES[node.role],
             self._region(node.region),
@@ -122,7 +124,10 @@ class NodeTable:
             self._formats.of(node.kv_format),
             flags,
         )
-        self._counts.put(node)
+        if self._marks.get(slot) != (marks, node.draining):  # a report changes none of them
+            self._rows.marks[slot] = marks
+            self._marks[slot] = marks, node.draining
+            self._counts.put(node)
         self._write(slot, node)
 
     def node_removed(self, node_id: str) -> None:
@@ -130,14 +135,10 @@ class NodeTable:
         if (slot := self._slots.pop(node_id, None)) is None:
             return
         self._counts.remove(node_id)
-        del self._ids[slot]
+        del self._ids[slot], self._marks[slot]
         self._rows.marks[slot] = 0
         write_row(self._rows, slot, self._rows.numbers[slot])
-        regions = self._rows.regions[: self._rows.counts[1]]
-        if slot in regions:
-            kept = regions[regions != slot]
-            self._rows.regions[: len(kept)] = kept
-            self._rows.counts[1] = len(kept)
+        self._edges.remove(slot)
 
     def link_changed(self, source: str, target: str) -> None:
         """See `ViewWatcher`."""
@@ -189,12 +190,6 @@ class NodeTable:
         )
         write_row(self._rows, slot, self._numbers)
 
-    def _keep_region(self, slot: int) -> None:
-        count = int(self._rows.counts[1])
-        if count < len(self._rows.regions):
-            self._rows.regions[count] = slot
-            self._rows.counts[1] = count + 1
-
     def _region(self, word: str) -> int:
         """Return the number of a region, whose links are written down the first time."""
         known = len(self._regions)
@@ -225,6 +220,7 @@ class NodeTable:
         """See `Router.rank`."""
         if not self._counts:
             return []
+        self._edges.write(self._rows)
         offering, total, outside = self._counts.sharing(demand)
         config = self._config
         is_indexed = config.candidates == "indexed" and total > config.exhaustive_nodes
