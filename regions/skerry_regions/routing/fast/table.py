@@ -59,8 +59,7 @@ class NodeTable:
         self._directory, self._bookings, self._config = directory, bookings, config
         self._rows: Rows = make_rows(index.num_slots, 4)
         self._ids: dict[int, str] = {}  # by slot
-        self._marks: dict[int, tuple[tuple[int, ...], bool]] = {}
-        """By slot: as they stand in the rows, and whether it drains."""
+        self._words: dict[int, tuple[str | bool, ...]] = {}  # by slot: what its marks say
         self._slots: dict[str, int] = {}
         self._regions, self._zones = Codes(), Codes()
         self._builds, self._formats = Codes(), Codes()
@@ -100,34 +99,24 @@ class NodeTable:
 
     def node_changed(self, node_id: str) -> None:
         """See `ViewWatcher`."""
-        node, slot = self._view.nodes[node_id], self._directory.slot(node_id)
+        node, slot = self._view.nodes[node_id], self._slots.get(node_id)
         if slot is None:
-            return
-        self._index.reserve(slot)
-        self._grow()
-        if node_id not in self._slots:
+            if (slot := self._directory.slot(node_id)) is None:
+                return
+            self._index.reserve(slot)
+            self._grow()
             self._slots[node_id], self._ids[slot] = slot, node_id
             self._rows.counts[0] = max(self._rows.counts[0], slot + 1)
             self._rows.hashes[slot] = node_hash(node_id)
             if node.is_region:
                 self._edges.put(slot, node.region)
-        flags = arrays.CLOSED if node.draining or node.away else 0
-        flags |= arrays.SUSPECT if node.suspect else 0
-        flags |= arrays.TAKES_KV if node.takes_kv else 0
-        flags |= arrays.IS_REGION if node.is_region else 0
-        marks = (
-            1,
-            ROLES[node.role],
-            self._region(node.region),
-            self._zones.of(node.residency),
-            self._builds.of(node.numeric_build),
-            self._formats.of(node.kv_format),
-            flags,
-        )
-        if self._marks.get(slot) != (marks, node.draining):  # a report changes none of them
-            self._rows.marks[slot] = marks
-            self._marks[slot] = marks, node.draining
-            self._counts.put(node)
+        words = (
+            node.role, node.region, node.residency, node.numeric_build, node.kv_format,
+            node.draining, node.away, node.suspect, node.takes_kv,
+        )  # fmt: skip
+        if self._words.get(slot) != words:  # a report changes none of them
+            self._words[slot] = words
+            self._mark(slot, node)
         self._write(slot, node)
 
     def node_removed(self, node_id: str) -> None:
@@ -135,7 +124,7 @@ class NodeTable:
         if (slot := self._slots.pop(node_id, None)) is None:
             return
         self._counts.remove(node_id)
-        del self._ids[slot], self._marks[slot]
+        del self._ids[slot], self._words[slot]
         self._rows.marks[slot] = 0
         write_row(self._rows, slot, self._rows.numbers[slot])
         self._edges.remove(slot)
@@ -163,6 +152,22 @@ class NodeTable:
         for slot in self._ids:
             write_row(self._rows, slot, old.numbers[slot])
         self.seed(int(self._scratch.random[0]) & SEED_MASK)
+
+    def _mark(self, slot: int, node: NodeState) -> None:
+        flags = arrays.CLOSED if node.draining or node.away else 0
+        flags |= arrays.SUSPECT if node.suspect else 0
+        flags |= arrays.TAKES_KV if node.takes_kv else 0
+        flags |= arrays.IS_REGION if node.is_region else 0
+        self._rows.marks[slot] = (
+            1,
+            ROLES[node.role],
+            self._region(node.region),
+            self._zones.of(node.residency),
+            self._builds.of(node.numeric_build),
+            self._formats.of(node.kv_format),
+            flags,
+        )
+        self._counts.put(node)
 
     def _write(self, slot: int, node: NodeState) -> None:
         speed, load = node.speed, node.load
@@ -220,6 +225,7 @@ class NodeTable:
         """See `Router.rank`."""
         if not self._counts:
             return []
+        self._grow()  # nodes of other models are in the index, too
         self._edges.write(self._rows)
         offering, total, outside = self._counts.sharing(demand)
         config = self._config
