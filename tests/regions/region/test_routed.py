@@ -32,7 +32,7 @@ from skerry_regions.prefix_news import PrefixPublisher
 from skerry_regions.region.cluster_state import ClusterState
 from skerry_regions.region.cost_placer import CostPlacer
 from skerry_regions.region.directory import Directory
-from skerry_regions.region.observations import PRIOR_HANDOVER_LAG
+from skerry_regions.region.observations import PRIOR_HANDOVER_LAG, Observations
 from skerry_regions.region.recovery import RecoveryPolicy
 from skerry_regions.region.remote_region import RemoteRegion
 from skerry_regions.region.speed_learning import SpeedBook
@@ -183,19 +183,25 @@ async def test_a_burst_spreads_before_any_report(tmp_path: Path) -> None:
         assert p.num_booked == 0
 
 
-async def test_a_node_in_a_long_step_still_counts_what_it_was_sent(tmp_path: Path) -> None:
+async def test_a_node_in_a_long_step_still_counts_what_it_was_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its reports go on, but they are about the time before."""
+    ages: dict[str, float] = {}
+    taken = Observations.take
+
+    def take(seen: Observations, node: str, report: Report, now: float) -> bool:
+        ages[node] = report.load_age
+        return taken(seen, node, report, now)
+
+    monkeypatch.setattr(Observations, "take", take)
     async with platform(tmp_path, "a", "b", patience=CALM) as p:
         for node in p.nodes.values():
             node.gate.hold_after(0)
         first = await p.region.generate(submit())
         busy = first.explanation[1]
 
-        def has_reported_since() -> bool:
-            report, _ = p.placer.observations._reports[busy]
-            return report.load_age > 0.3
-
-        await until(has_reported_since)
+        await until(lambda: ages[busy] > 0.3)
         other = submit(request_id="other", prompt_ids=[1, *PROMPT])
         second = await p.region.generate(other)
         assert second.explanation[1] != busy
