@@ -11,13 +11,16 @@ makes others wait:
     handover   KV that reaches the decode node after the last prefill step, and the way there
     lag        what hand-overs to the decode node took beyond that so far
     step_wait  joining the decode node's batch: half of a running step
-    decode     the expected output, at the pace of the decode node with this request on it
+    decode     the expected output, at the pace of the decode node with this request on it; as all
+               seconds of decoding, by what they are worth (`RouterConfig.decode_weight`)
     stall      harm to running streams: those on the prefill node get slower steps while it
                prefills, those on the decode node from then on, and what no longer fits is
                recomputed; and to this one, while the decode node still prefills for others
-    behind     harm to requests that will queue behind this one while the node is busy
+    behind     harm to requests that will queue behind this one while the node is busy: a fast node
+               gets more of them
     evict      harm to later requests: the blocks that this one displaces from full caches, at the
-               price of computing them again, times how often a stored token is found again
+               price of computing them again, times how often a stored token is found again; not on
+               a node that only decodes: on one of those KV must go in any case
     affinity   what it is worth that a session's prompts stay on one node
 
 Geography, load, warmth, affinity, hand-over and "prefill on the decode node" are such terms, not
@@ -72,8 +75,8 @@ class Costs:
             network=self._view.link(demand.origin, node.region).rtt / 2,
             backlog=load.queue_seconds,
             step_wait=pace_before / 2,
-            decode=demand.output_tokens * pace,
-            stall=self._config.stall_weight * stall,
+            decode=self._config.decode_weight * demand.output_tokens * pace,
+            stall=self._config.decode_weight * stall,
         )
 
     def pair(self, prefill: PrefillSide, decode: DecodeSide) -> Pair:
@@ -97,8 +100,8 @@ class Costs:
             decode=decode,
             handover=handover,
             lag=lag,
-            stall=self._config.stall_weight * max(0.0, decode.backlog - arrives),
-            evict=self._evicted(decode.node, missing),
+            stall=self._config.decode_weight * max(0.0, decode.backlog - arrives),
+            evict=self._evicted(decode.node, missing) if decode.node.offers_prefill else 0.0,
             builds_before=self.demand.numeric_builds,
         )
 
@@ -125,7 +128,8 @@ class Costs:
         # Streams go on in the same steps: what they lose is the prompt's own part of them.
         harm = node.speed.prompt_seconds(self.demand.prompt_tokens - cached_tokens, cached_tokens)
         # Whoever comes while the node is busy waits for this request too.
-        followers = self._around.arrivals_per_node * (load.queue_seconds + compute)
+        arrivals = self._around.arrivals_per_node * self._share(node)
+        followers = arrivals * (load.queue_seconds + compute)
         new_tokens = self.demand.prompt_tokens - self._usable(self._cached(node).resident)
         return PrefillSide(
             node=node,
@@ -135,11 +139,16 @@ class Costs:
             queue=load.queue_seconds,
             fetching=max(0.0, transfer - load.queue_seconds),
             compute=compute,
-            stall=self._config.stall_weight * load.streams * harm,
+            stall=self._config.decode_weight * load.streams * harm,
             behind=self._config.behind_weight * followers * compute,
             evict=self._evicted(node, new_tokens),
             affinity=self._away_from_home(node),
         )
+
+    def _share(self, node: NodeState) -> float:
+        """Return how many times as much comes to a node as to the mean one: by its speed."""
+        mean = node.speed.per_token * self._around.mean_speed
+        return 1.0 / mean if mean > 0.0 else 1.0
 
     def _away_from_home(self, node: NodeState) -> float:
         at_home = self._around.home in (None, node.id)

@@ -7,7 +7,7 @@ balance load (Mitzenmacher 2001), affinity is in the holders.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from random import Random
 
 from msgspec.structs import replace
@@ -18,7 +18,13 @@ from skerry_regions.routing.costs import Costs, may_copy
 from skerry_regions.routing.placement import Demand, Placement, RouterConfig
 from skerry_regions.routing.prefixes import PrefixDirectory
 from skerry_regions.routing.sessions import home_of, node_hash
-from skerry_regions.routing.sides import DecodeSide, Pair, PrefillSide, Surroundings
+from skerry_regions.routing.sides import (
+    DecodeSide,
+    Pair,
+    PrefillSide,
+    Surroundings,
+    prompt_speed,
+)
 from skerry_regions.routing.traffic import Traffic
 from skerry_regions.view import NodeState, View
 
@@ -44,6 +50,7 @@ class Exhaustive:
         feasible = [node for node in view.nodes.values() if is_feasible(node, demand)]
         known = self._directory.match_all(demand.digests)
         cached = known | longer(known, told)
+        sharing = [node for node in feasible if node.offers_prefill] or feasible
         home = home_of(demand.affinity, feasible, demand.origin)
         costs = Costs(
             self._config,
@@ -56,7 +63,8 @@ class Exhaustive:
                     node.id: self._directory.num_digests(node.id) * self._config.block_size
                     for node in feasible
                 },
-                arrivals_per_node=traffic.arrivals(now) / max(_num_sharing(feasible), 1),
+                arrivals_per_node=traffic.arrivals(now) / max(len(sharing), 1),
+                mean_speed=sum(map(prompt_speed, sharing)) / max(len(sharing), 1),
                 reuse=traffic.reuse,
                 home=home,
             ),
@@ -193,11 +201,6 @@ def longer(
         for node, prefix in told.items()
         if node not in known or prefix.blocks > known[node].blocks
     }
-
-
-def _num_sharing(nodes: Sequence[NodeState]) -> int:
-    """Return nodes that prefill for everybody, or if there are none, all."""
-    return sum(node.offers_prefill for node in nodes) or len(nodes)
 
 
 def _unpriced(nodes: Iterable[NodeState], demand: Demand, left_out: int) -> dict[str, int]:

@@ -15,10 +15,10 @@ Candidates = Literal["all", "indexed"]
 
 
 class RouterConfig(Struct, frozen=True, kw_only=True):
-    """The weights say what a second of others' time is worth, in seconds of this request.
+    """The weights say what a second is worth, in seconds until a first token.
 
-    A stream that stands still costs its reader less than a late first token does: text is made
-    faster than it is read, so some of it is still unread.
+    A second of decoding is worth little, this request's as anybody's: text is made faster than it
+    is read. Where the two were weighed unlike, requests were split for what they gained there.
     """
 
     block_size: int = 64  # tokens per digest
@@ -26,12 +26,12 @@ class RouterConfig(Struct, frozen=True, kw_only=True):
     candidates: Candidates = "indexed"  # priced: every node, or beyond `exhaustive_nodes` a few
     exhaustive_nodes: int = 64  # up to here all nodes are priced
     indexed_nodes: int = 16  # from here on the compiled index is used, where it can be
-    num_holders: int = 16  # of the longest prefixes among the candidates
-    num_least: int = 16  # of the least work among them, and as many of the fastest steps
-    num_random: int = 16
+    num_holders: int = 56  # of the longest prefixes among the candidates
+    num_least: int = 28  # of the least work among them, and as many of the fastest steps
+    num_random: int = 8
     sampled_nodes: int = 8  # without an index: random ones of each role, and best holders
     num_peers: int = 2  # holders of the longest prefixes that a fetch is considered from
-    stall_weight: float = 0.2
+    decode_weight: float = 0.05
     behind_weight: float = 1.0
     evict_weight: float = 1.0
     affinity_seconds: float = 0.05  # that a session's own node may be dearer than another

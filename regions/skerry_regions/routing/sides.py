@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -19,6 +20,7 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     peers: Sequence[tuple[NodeState, int]]  # nodes to fetch from: blocks that they have in memory
     stored_tokens: Mapping[str, int]  # by node: in its cache
     arrivals_per_node: float  # requests per second
+    mean_speed: float  # prompt tokens per second of the nodes that share them; 0: there is none
     reuse: float  # times that a stored token is found again
     home: str | None = None  # the node of the request's session
 
@@ -122,3 +124,12 @@ def lineage(
     same_build = len(builds | before) == 1
     is_invariant = prefill.batch_invariant and decode.batch_invariant
     return same_build, same_build and is_invariant, len(builds) > 1
+
+
+def prompt_speed(node: NodeState) -> float:
+    """Return how many prompt tokens a node computes in a second; 0 where that is not known.
+
+    In whole parts of 1,024, so that sums of them are exact in whatever order they are made.
+    """
+    per_token = node.speed.per_token
+    return math.floor(1024.0 / per_token) / 1024.0 if per_token > 0.0 else 0.0

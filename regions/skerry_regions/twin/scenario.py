@@ -116,7 +116,7 @@ class Routing(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     learn_from: Positive | None = None
     """Learn nodes' speeds as they go, from a guess so many times too slow; absent: they are known,
     as after some minutes of service."""
-    stall_weight: Annotated[float, Meta(ge=0, le=100)] = 0.2
+    decode_weight: Annotated[float, Meta(ge=0, le=100)] = 0.05
     behind_weight: Annotated[float, Meta(ge=0, le=100)] = 1.0
     evict_weight: Annotated[float, Meta(ge=0, le=100)] = 1.0
     fetch: bool = True  # whether prefixes are fetched from peers

@@ -200,7 +200,7 @@ class Layout:
         router = self.scenario.router
         return arrays.Weights(
             block_size=float(self.scenario.block_size),
-            stall=router.stall_weight,
+            decode=router.decode_weight,
             behind=router.behind_weight,
             evict=router.evict_weight,
             affinity_seconds=CONFIG.affinity_seconds,

@@ -276,7 +276,7 @@ def test_a_few_candidates_are_nearly_as_good_as_all(roles: tuple[str, ...], load
         ask = Demand(model="m", origin="fra", prompt_tokens=64 * len(digests) + 9, digests=digests)
         few, every = (world.fast.rank(world.views[1], ask, now=100.05)[0] for world in worlds)
         assert every.unpriced["index"] == 0
-        assert few.unpriced["index"] >= 500
+        assert few.unpriced["index"] >= 450
         assert "unpriced-index=" in explain([few])
         losses.append(few.seconds / every.seconds - 1)
     assert min(losses) > -1e-9

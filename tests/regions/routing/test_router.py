@@ -112,14 +112,14 @@ def test_an_idle_node_costs_its_own_work(setup: Setup) -> None:
             "handover": 0,
             "lag": 0,
             "step_wait": 0,
-            "decode": 0.5,
+            "decode": 0.05 * 0.5,  # a second of it is worth a twentieth
             "stall": 0,
             "behind": 0,
             "evict": 0,
             "affinity": 0,
         }
     )
-    assert best.seconds == pytest.approx(1.5102)
+    assert best.seconds == pytest.approx(1.0352)
     assert best.path == "a"
 
 
@@ -150,7 +150,7 @@ def test_distance_counts_like_any_second(setup: Setup) -> None:
 
 
 def test_streams_that_would_stand_still_push_prefill_away() -> None:
-    setup = make(stall_weight=1.0)
+    setup = make(decode_weight=1.0)
     # The slow idle node takes 0.5 s longer; the fast one would stop two streams for 1 s each.
     slow = node("slow", speed=SPEED.scaled(1.5))
     fast = node("fast", load=NodeLoad(streams=2, context_tokens=100))
@@ -158,14 +158,14 @@ def test_streams_that_would_stand_still_push_prefill_away() -> None:
     assert best.prefill == "slow"
     alone = setup.best(view(fast), demand())
     assert alone.terms["stall"] == pytest.approx(2 * 1.0)
-    assert make(stall_weight=0.0).best(view(slow, fast), demand()).prefill == "fast"
+    assert make(decode_weight=0.0).best(view(slow, fast), demand()).prefill == "fast"
 
 
 def test_joining_a_batch_waits_half_a_step_and_slows_its_streams() -> None:
     speed = NodeSpeed(base=0.010, per_token=0, per_pair=0, per_stream=0.001, per_context=1e-6)
     load = NodeLoad(streams=4, context_tokens=4000)
     busy = node("d", speed=speed, load=load)
-    best = make(stall_weight=1.0).best(view(busy), demand(output_tokens=100, prompt_tokens=1))
+    best = make(decode_weight=1.0).best(view(busy), demand(output_tokens=100, prompt_tokens=1))
     pace, joined = 0.010 + 0.004 + 0.004, 0.010 + 0.005 + 0.004051
     assert best.terms["step_wait"] == pytest.approx(pace / 2)
     assert best.terms["decode"] == pytest.approx(100 * joined)
@@ -174,7 +174,7 @@ def test_joining_a_batch_waits_half_a_step_and_slows_its_streams() -> None:
 
 def test_what_does_not_fit_is_charged_as_recompute() -> None:
     roomy, full = (NodeLoad(free_tokens=tokens) for tokens in (2000, 400))
-    setup = make(stall_weight=1.0)
+    setup = make(decode_weight=1.0)
     assert setup.best(view(node("a", load=roomy)), demand()).terms["stall"] == 0
     assert setup.best(view(node("a", load=full)), demand()).terms["stall"] == pytest.approx(0.610)
 
@@ -265,6 +265,33 @@ def test_displacing_others_from_a_full_cache_has_a_price(setup: Setup) -> None:
     evict = setup.best(a, demand()).terms["evict"]
     assert evict == pytest.approx((1000 - (1000 - 640)) * 0.001 * 640 / 360)
     assert setup.best(view(node("a")), demand()).terms["evict"] == 0  # no end known
+
+
+def test_what_a_hand_over_displaces_on_a_node_that_only_decodes_has_none(setup: Setup) -> None:
+    """KV must go to one of those in any case."""
+    setup.hold("a", 10)
+    seen = demand(digests=DIGESTS)
+    placement = setup.best(view(node("a")), seen)
+    setup.router.release(setup.router.book(placement, seen, now=0))  # something was found again
+    for role, is_priced in (("decode", False), ("hybrid", True)):
+        other = node("d", role=role, cache_tokens=0, speed=SPEED.scaled(10))
+        ranked = setup.rank(view(node("p", role="prefill"), other), demand())
+        split = next(each for each in ranked if each.is_split)
+        assert (split.terms["evict"] > 0) is is_priced
+
+
+def test_more_requests_come_behind_one_on_a_fast_node(setup: Setup) -> None:
+    """It computes twice as long on one half as fast, where half as many come: the harm is equal to
+    that of half the time."""
+    first = setup.best(view(node("a")), demand())
+    setup.router.release(setup.router.book(first, demand(), now=0))
+    fast, slow = node("fast"), node("slow", speed=SPEED.scaled(2))
+    alike = setup.best(view(fast), demand()).terms["behind"]
+    assert alike == pytest.approx(1.01**2 / 30)  # one arrival in the last 30 s
+    behind = {each.path: each.terms["behind"] for each in setup.rank(view(fast, slow), demand())}
+    mean = (1 + 1 / 2) / 2  # of their speeds, by that of the fast one
+    assert behind["fast"] == pytest.approx(alike / 2 / mean, rel=1e-5)
+    assert behind["slow"] == pytest.approx(4 * alike / 2 / (2 * mean), rel=1e-5)
 
 
 # ── what is possible ────────────────────────────────────────────────────────────────────────────

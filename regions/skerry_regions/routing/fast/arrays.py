@@ -47,9 +47,9 @@ class Rows(NamedTuple):
     numbers: Floats  # [slots, NUM_COLUMNS]
     marks: Int32s  # [slots, NUM_MARKS]
     hashes: UInt64s  # of the nodes' ids
-    offering: Floats  # busy_until of those that prefill for others, else infinite; and its tree
+    offering: Floats  # `laws.would_end` of those that prefill for others, else infinite; its tree
     offering_tree: Int64s
-    decoding: Floats  # busy_until of those that decode
+    decoding: Floats  # likewise of those that decode
     decoding_tree: Int64s
     pace: Floats  # seconds of a step with one more stream, of those that decode
     pace_tree: Int64s
@@ -79,6 +79,7 @@ class Ask(NamedTuple):
     prompt_tokens: float
     output_tokens: float
     arrivals: float  # per second and node
+    mean_speed: float  # prompt tokens per second of a node that they are for
     reuse: float
     origin: int  # code of a region
     only_region: int
@@ -94,7 +95,7 @@ class Weights(NamedTuple):
     """Of `placement.RouterConfig`."""
 
     block_size: float
-    stall: float
+    decode: float
     behind: float
     evict: float
     affinity_seconds: float

@@ -34,7 +34,7 @@ from skerry_regions.routing.fast.compiled import (
     wide,
 )
 from skerry_regions.routing.fast.holders import holds, place_of
-from skerry_regions.routing.fast.laws import BUSY_UNTIL
+from skerry_regions.routing.fast.laws import would_end
 from skerry_regions.routing.fast.sources import leading_blocks, look_up, offer_source
 from skerry_regions.routing.fast.trees import next_least, start
 
@@ -104,12 +104,12 @@ def add(
 @compiled
 def keep_least(rows: Rows, hold: Int64s, count: int, room: int, slot: int) -> int:
     """Keep a slot among the least busy so far, in order; how many there are then."""
-    busy = rows.numbers[slot, BUSY_UNTIL]
-    if count == room and busy >= rows.numbers[hold[count - 1], BUSY_UNTIL]:
+    ends = would_end(rows.numbers[slot])
+    if count == room and ends >= would_end(rows.numbers[hold[count - 1]]):
         return count
     count = min(count + 1, room)
     place = count - 1
-    while place > 0 and rows.numbers[hold[place - 1], BUSY_UNTIL] > busy:
+    while place > 0 and would_end(rows.numbers[hold[place - 1]]) > ends:
         hold[place] = hold[place - 1]
         place -= 1
     hold[place] = slot
@@ -180,7 +180,7 @@ def take_regions(
     begin = draw(scratch.random, count)
     for suspects in range(2):
         for j in range(min(count, MAX_EDGES)):
-            slot = rows.regions[(begin + j) % count]
+            slot = wide(rows.regions[(begin + j) % count])
             bit = np.uint64(1) << np.uint64(rows.marks[slot, REGION])
             turn = 1 if rows.marks[slot, FLAGS] & SUSPECT != 0 else 0
             if (

@@ -38,7 +38,7 @@ def kernels(variant: str) -> dict[str, tuple[Any, tuple[Any, ...]]]:
     table, names, name = index.told, np.zeros(1, np.uint64), np.uint64(0)
     row, scratch = arrays.make_rows(64, 1), arrays.make_scratch(64, 8, 4, 1)
     slots, told = np.zeros(1, np.int64), np.zeros((1, 2), np.int64)
-    ask = arrays.Ask(0.0, 1.0, 1.0, 0.0, 0.0, 0, 0, 0, 0, False, False, name, True)
+    ask = arrays.Ask(0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0, 0, 0, 0, False, False, name, True)
     weights = arrays.Weights(64.0, 0.0, 0.0, 0.0, 0.0, 1, 1, 1, 1)
     called: dict[Any, tuple[object, ...]] = {
         ranking.rank: (row, index, ask, weights, names, slots, told, scratch),

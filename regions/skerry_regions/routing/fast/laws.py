@@ -19,6 +19,8 @@ from skerry_regions.speeds import LEAST_CHUNK
     NUM_COLUMNS,
 ) = range(19)  # fmt: skip
 
+PROMPT = 2048.0  # tokens of a prompt that is not long
+
 
 @compiled
 def attended_pairs(new_tokens: float, cached_tokens: float) -> float:
@@ -48,6 +50,13 @@ def work_seconds(row: Floats, tokens: float, pairs: float, streams: float, conte
         by_time = prompts / room_seconds(row, streams, context)
         steps = max(steps, math.ceil(min(by_time, tokens / LEAST_CHUNK)))
     return steps * step_seconds(row, streams, context) + prompts
+
+
+@compiled
+def would_end(row: Floats) -> float:
+    """Return when a prompt would be done that is not long, if it came now: what orders nodes by
+    their work, and idle ones by their speed. Time does not change the order."""
+    return row[BUSY_UNTIL] + PROMPT * row[PER_TOKEN]
 
 
 @compiled

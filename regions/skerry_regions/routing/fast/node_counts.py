@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from itertools import zip_longest
 
 from skerry_regions.routing.fast.arrays import Rows
 from skerry_regions.routing.placement import Demand
+from skerry_regions.routing.sides import prompt_speed
 from skerry_regions.view import NodeState
 
 
@@ -18,6 +19,8 @@ class NodeCounts:
         self._nodes: dict[str, NodeState] = {}  # as they stand in these counts
         self._open: Counter[tuple[str, str, bool]] = Counter()
         self._closed: Counter[str] = Counter()
+        self._speeds: dict[str, float] = {}  # of each, and of the open ones together
+        self._open_speeds: defaultdict[tuple[str, str, bool], float] = defaultdict(float)
 
     def __len__(self) -> int:
         """Return the number of nodes, open or closed."""
@@ -27,21 +30,36 @@ class NodeCounts:
         """Count a node as it is now, in place of how it was."""
         self.remove(node.id)
         self._nodes[node.id] = node
+        self._speeds[node.id] = prompt_speed(node)
         self._add(node, 1)
 
     def remove(self, node_id: str) -> None:
         """Count a node no more, if it was."""
         if (node := self._nodes.pop(node_id, None)) is not None:
             self._add(node, -1)
+            del self._speeds[node_id]
 
-    def sharing(self, demand: Demand) -> tuple[int, int, dict[str, int]]:
-        """Count nodes that may take a request: those that prefill for everybody, and all; and
-        those that may not, by why."""
+    def follow(self, node: NodeState) -> None:
+        """Count a node as fast as it is now."""
+        speed = prompt_speed(node)
+        if speed != self._speeds[node.id]:
+            self._add(self._nodes[node.id], -1)
+            self._speeds[node.id] = speed
+            self._add(self._nodes[node.id], 1)
+
+    def sharing(self, demand: Demand) -> tuple[int, int, float, dict[str, int]]:
+        """Count nodes that may take a request: those that prefill for everybody, and all; the
+        prompt tokens that the former (if there are none, all) compute in a second; and those that
+        may not, by why."""
         offering = total = outside = failed = 0
-        for (zone, region, offers), count in self._open.items():
+        speeds = [0.0, 0.0]  # of all, and of those that prefill for everybody
+        for key, count in self._open.items():
+            zone, region, offers = key
             if demand.residency in (None, zone) and demand.only_region in (None, region):
                 offering += count if offers else 0
                 total += count
+                speeds[0] += self._open_speeds[key]
+                speeds[1] += self._open_speeds[key] * offers
             else:
                 outside += count
         for id_ in demand.exclude:
@@ -54,15 +72,20 @@ class NodeCounts:
             ):
                 offering -= node.offers_prefill
                 total -= 1
+                speeds[0] -= self._speeds[id_]
+                speeds[1] -= self._speeds[id_] * node.offers_prefill
             else:
                 outside -= 1
-        return offering, total, {"zone": outside, "failed": failed, **self._closed}
+        speed = speeds[1] if offering else speeds[0]
+        return offering, total, speed, {"zone": outside, "failed": failed, **self._closed}
 
     def _add(self, node: NodeState, number: int) -> None:
         if node.draining or node.away:
             self._closed["draining" if node.draining else "away"] += number
         else:
-            self._open[node.residency, node.region, node.offers_prefill] += number
+            key = node.residency, node.region, node.offers_prefill
+            self._open[key] += number
+            self._open_speeds[key] += number * self._speeds[node.id]
 
 
 class RegionEdges:

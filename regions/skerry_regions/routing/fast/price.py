@@ -15,6 +15,7 @@ from skerry_regions.routing.fast.arrays import (
     D_SECONDS,
     D_STALL,
     D_STEP_WAIT,
+    DECODE,
     DECODE_SLOT,
     FIRST,
     FLAGS,
@@ -37,6 +38,7 @@ from skerry_regions.routing.fast.arrays import (
     PREFILL_SLOT,
     REGION,
     RESIDENCY,
+    ROLE,
     SOURCE,
     SUSPECT,
     TAKES_KV,
@@ -118,9 +120,11 @@ def prefill_after(
     compute = work_seconds(row, new, pairs, row[STREAMS], row[CONTEXT])
     harm = row[PER_TOKEN] * new + row[PER_PAIR] * pairs
     queue = side[P_QUEUE]
-    followers = ask.arrivals * (queue + compute)
+    mean = row[PER_TOKEN] * ask.mean_speed
+    share = 1.0 / mean if mean > 0.0 else 1.0
+    followers = ask.arrivals * share * (queue + compute)
     fetching = max(0.0, transfer - queue)
-    stall = weights.stall * row[STREAMS] * harm
+    stall = weights.decode * row[STREAMS] * harm
     behind = weights.behind * followers * compute
     wait = side[P_NETWORK] + queue + fetching + compute
     seconds = wait + stall + behind + side[P_EVICT] + side[P_AFFINITY]
@@ -188,8 +192,8 @@ def price_decode(
         preempted = math.floor(max(0.0, ask.prompt_tokens + ask.output_tokens - row[FREE]))
         stall += work_seconds(row, preempted, attended_pairs(preempted, 0.0), 0.0, 0.0)
     network = rows.rtts[ask.origin, rows.marks[slot, REGION]] / 2
-    stall *= weights.stall
-    decode = ask.output_tokens * pace
+    stall *= weights.decode
+    decode = weights.decode * ask.output_tokens * pace
     side[D_NETWORK], side[D_STEP_WAIT] = network, before / 2
     side[D_DECODE], side[D_STALL] = decode, stall
     side[D_CACHED] = usable(ask, weights, scratch.resident[number])
@@ -228,8 +232,10 @@ def between(
     late = missing * given[KV_BYTES] / bandwidth - hidden
     handover = rtt / 2 + max(late, chunk * given[KV_BYTES] / bandwidth)
     arrives = hidden + handover + taking[LAG]
-    stall = weights.stall * max(0.0, d[P_QUEUE] - arrives)
-    evict = evicted(taking, wide(index.stored[target]), missing, ask, weights)
+    stall = weights.decode * max(0.0, d[P_QUEUE] - arrives)
+    evict = 0.0
+    if rows.marks[target, ROLE] != DECODE:
+        evict = evicted(taking, wide(index.stored[target]), missing, ask, weights)
     return handover, taking[LAG], stall, evict
 
 

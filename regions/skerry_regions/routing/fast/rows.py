@@ -6,7 +6,7 @@ import numpy as np
 
 from skerry_regions.routing.fast.arrays import CLOSED, DECODE, FLAGS, LIVE, PREFILL, ROLE, Rows
 from skerry_regions.routing.fast.compiled import Floats, compiled
-from skerry_regions.routing.fast.laws import BUSY_UNTIL, CONTEXT, STREAMS, step_seconds
+from skerry_regions.routing.fast.laws import CONTEXT, STREAMS, step_seconds, would_end
 from skerry_regions.routing.fast.trees import set_key
 
 
@@ -18,8 +18,8 @@ def write_row(rows: Rows, slot: int, numbers: Floats) -> None:
         row[column] = numbers[column]
     is_open = marks[LIVE] != 0 and marks[FLAGS] & CLOSED == 0
     decodes, offers = marks[ROLE] != PREFILL, marks[ROLE] != DECODE
-    busy_until = row[BUSY_UNTIL]
+    ends = would_end(row)
     pace = step_seconds(row, row[STREAMS] + 1, row[CONTEXT])
-    set_key(rows.offering, rows.offering_tree, slot, busy_until if is_open and offers else np.inf)
-    set_key(rows.decoding, rows.decoding_tree, slot, busy_until if is_open and decodes else np.inf)
+    set_key(rows.offering, rows.offering_tree, slot, ends if is_open and offers else np.inf)
+    set_key(rows.decoding, rows.decoding_tree, slot, ends if is_open and decodes else np.inf)
     set_key(rows.pace, rows.pace_tree, slot, pace if is_open and decodes else np.inf)

@@ -67,7 +67,7 @@ class NodeTable:
         self._numbers = np.zeros(NUM_COLUMNS)
         self._weights = Weights(
             block_size=float(config.block_size),
-            stall=config.stall_weight,
+            decode=config.decode_weight,
             behind=config.behind_weight,
             evict=config.evict_weight,
             affinity_seconds=config.affinity_seconds,
@@ -171,6 +171,7 @@ class NodeTable:
 
     def _write(self, slot: int, node: NodeState) -> None:
         speed, load = node.speed, node.load
+        self._counts.follow(node)
         rtt = self._view.link(self._origin, node.region).rtt
         backlog = self._bookings.backlog(node, rtt)
         self._numbers[:] = (
@@ -227,7 +228,8 @@ class NodeTable:
             return []
         self._grow()  # nodes of other models are in the index, too
         self._edges.write(self._rows)
-        offering, total, outside = self._counts.sharing(demand)
+        offering, total, speed, outside = self._counts.sharing(demand)
+        sharing = max(offering or total, 1)
         config = self._config
         is_indexed = config.candidates == "indexed" and total > config.exhaustive_nodes
         builds = demand.numeric_builds
@@ -236,7 +238,8 @@ class NodeTable:
             now=now,
             prompt_tokens=float(demand.prompt_tokens),
             output_tokens=float(demand.output_tokens),
-            arrivals=traffic.arrivals(now) / max(offering or total, 1),
+            arrivals=traffic.arrivals(now) / sharing,
+            mean_speed=speed / sharing,
             reuse=traffic.reuse,
             origin=self._regions[demand.origin],
             only_region=self._regions.find(demand.only_region),

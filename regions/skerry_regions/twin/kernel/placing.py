@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from skerry_regions.routing.fast.arrays import (
@@ -22,9 +24,10 @@ from skerry_regions.routing.fast.arrays import (
     Ask,
     RankingScratch,
 )
+from skerry_regions.routing.fast.arrays import DECODE as DECODE_ROLE
 from skerry_regions.routing.fast.arrays import PREFILL as PREFILL_ROLE
 from skerry_regions.routing.fast.compiled import called, compiled, wide
-from skerry_regions.routing.fast.laws import attended_pairs, work_seconds
+from skerry_regions.routing.fast.laws import PER_TOKEN, attended_pairs, work_seconds
 from skerry_regions.routing.fast.pending import expect, expire
 from skerry_regions.twin.kernel.known import (
     SPARSE,
@@ -56,17 +59,33 @@ EXPECT_SECONDS = 10.0
 
 
 @compiled
+def speed_of_all(world: World, e: int) -> float:
+    """Return the prompt tokens that nodes of an edge's region compute in a second together: those
+    that prefill for everybody, or else all. See `routing.sides.prompt_speed`."""
+    regions, region = world.regions, world.edges.region[e]
+    total, offering = 0.0, 0.0
+    for s in range(regions.first_slot[region], regions.first_slot[region + 1]):
+        marks = world.rows.marks[region, s]
+        if marks[LIVE] != 0 and marks[FLAGS] & CLOSED == 0:
+            speed = math.floor(1024.0 / world.nodes.believed[s, PER_TOKEN]) / 1024.0
+            total += speed
+            offering += speed if marks[ROLE] != DECODE_ROLE else 0.0
+    return offering if offering > 0.0 else total
+
+
+@compiled
 def ask_for(world: World, now: float) -> Ask:
     """Return the router's input for the request that is being placed."""
     requests, edges, settings = world.requests, world.edges, world.settings
     x, e = world.clock.numbers[PLACED], world.clock.numbers[PLACED_BY]
     region, traffic = edges.region[e], edges.traffic[e]
-    rate = arrivals(edges, e, settings.rate_seconds, now)
+    rate, sharing = arrivals(edges, e, settings.rate_seconds, now), world.rows.counts[region, 2]
     return Ask(
         now,
         requests.prompt[x],
         settings.expected_output,
-        rate / world.rows.counts[region, 2],
+        rate / sharing,
+        speed_of_all(world, e) / sharing,
         traffic[2] / traffic[3] if traffic[3] > 0 else 0.0,
         region,
         world.clock.numbers[ONLY_REGION],
