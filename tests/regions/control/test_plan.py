@@ -14,6 +14,7 @@ from skerry_regions.control.planning.plan import (
     ILL_SECONDS,
     Action,
     Drain,
+    DrainTimeouts,
     Group,
     Kill,
     StartProcess,
@@ -149,3 +150,24 @@ def carry_out(actions: list[Action], running: list[RunningProcess]) -> list[Runn
     started = [action.launch for action in actions if isinstance(action, StartProcess)]
     new = [process(int(launch.id[2:]), state="starting") for launch in started]
     return became + new
+
+
+def test_at_the_end_edges_have_half_a_minute_and_nodes_less() -> None:
+    """An edge that drained for its longest stream has as long as the others, from now on."""
+    edge = process(0, id="e-0", owner="e", kind="edge", state="draining", seconds=300.0)
+    node = process(0, state="draining", seconds=16.0)
+
+    def at(seconds: float, lingering: float = 0.0) -> list[str]:
+        running = {"e-0": edge, "p-0": node}
+        return told(
+            plan({}, running.values(), (), DrainTimeouts.at_end(running, seconds, lingering))
+        )
+
+    assert told(plan({}, [edge, node])) == []
+    assert at(34.0) == []
+    assert at(36.0) == ["!e-0"]
+    assert at(36.0, lingering=4.0) == []
+    assert at(40.0, lingering=4.0) == ["!e-0"]
+    alone = DrainTimeouts.at_end({"p-0": node}, 1.0, 0.0)
+    assert told(plan({}, [node], (), alone)) == ["!p-0"]
+    assert told(plan({}, [process(0, state="draining", seconds=14.0)], (), alone)) == []

@@ -87,7 +87,7 @@ class Machine:
 
     async def drain(self, id: str, *, patiently: bool) -> None:
         if id in self.running:
-            self._become(id, state="draining")
+            self.become(id, state="draining")
 
     async def stop(self, id: str) -> None:
         self.die(id)
@@ -96,7 +96,7 @@ class Machine:
         """Whoever starts is ready now, and who drains has ended."""
         for id, process in list(self.running.items()):
             if process.state == "starting":
-                self._become(id, state="ready")
+                self.become(id, state="ready")
             elif process.state == "draining":
                 self.die(id, asked=True)
 
@@ -104,7 +104,7 @@ class Machine:
         process = self.running.pop(id)
         self.ended.append(Ended(id=id, owner=process.owner, asked=asked, ran_seconds=1.0))
 
-    def _become(self, id: str, **more: Any) -> None:
+    def become(self, id: str, **more: Any) -> None:
         self.running[id] = dataclasses.replace(self.running[id], **more)
 
 
@@ -366,6 +366,26 @@ async def test_at_the_end_edges_go_before_nodes(world: World) -> None:
     await draining
     assert world.machine.running == {}
     assert len(world.store.desired.records) == 3, "what is wanted stays written down"
+
+
+async def test_at_the_end_no_edge_is_waited_for_as_long_as_otherwise(world: World) -> None:
+    """One that steers has the time in which clients hear of it besides."""
+    world.make("routing", steer={"policy": "advise", "drain_seconds": 5})
+    await world.steps(2)
+    draining = asyncio.create_task(world.reconciler.drain_all())
+    while world.machine.running["edge-0"].state != "draining":
+        await asyncio.sleep(0.002)
+    world.machine.become("edge-0", seconds=100.0)  # longer, as it drained before
+    world.clock.now += 39.0  # of 35 and 5
+    await asyncio.sleep(0.05)
+    assert "edge-0" in world.machine.running
+    world.clock.now += 2.0
+    while "edge-0" in world.machine.running:
+        await asyncio.sleep(0.002)
+    while {process.state for process in world.machine.running.values()} != {"draining"}:
+        await asyncio.sleep(0.002)
+    world.machine.ready()
+    await draining
 
 
 async def test_emulated_distances_have_relays_to_the_end(world: World) -> None:

@@ -7,6 +7,7 @@ the next look.
                moment are fewer ready than wanted
     too many   drain: who is not ready yet first, then who has the fewest streams
     stuck      kill: who was drained, or has been starting, for too long, or is ill
+    the end    edges drain, then nodes, then relays; none is waited for as long as otherwise
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from skerry_regions.control.planning.launcher import (
 SURGE = 1  # processes beyond what is wanted, while they are replaced
 DRAIN_SECONDS = 75.0  # more than a node gives its streams and itself
 EDGE_DRAIN_SECONDS = 660.0  # more than the longest stream
+END_SECONDS = 15.0  # at the end, once the edges are gone: none waits for what still runs
+EDGE_END_SECONDS = 35.0  # more than an edge gives its streams to finish
 START_SECONDS = 1800.0  # the first start of a large model compiles, and reads hundreds of gigabytes
 ILL_SECONDS = 20.0
 
@@ -69,10 +72,32 @@ class Kill:
 Action = StartProcess | Drain | Kill
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainTimeouts:
+    """Seconds that a process may take to end, once it drains."""
+
+    edge: float = EDGE_DRAIN_SECONDS
+    other: float = DRAIN_SECONDS
+
+    @classmethod
+    def at_end(
+        cls, running: Mapping[str, RunningProcess], seconds: float, lingering: float
+    ) -> DrainTimeouts:
+        """Return that of a platform which has been ending for `seconds`.
+
+        Edges that steer are there `lingering` seconds longer, so that clients hear of it. One that
+        drained before has as long as the others.
+        """
+        if any(process.kind == "edge" for process in running.values()):
+            return cls(edge=0.0) if seconds > EDGE_END_SECONDS + lingering else cls()
+        return cls(other=END_SECONDS)
+
+
 def plan(
     groups: Mapping[str, Group],
     running: Iterable[RunningProcess],
     held: Collection[str] = frozenset(),
+    timeouts: DrainTimeouts = DrainTimeouts(),
 ) -> list[Action]:
     """Return what to do now. `held` are ids of processes that failed lately: not to be started yet.
 
@@ -83,7 +108,7 @@ def plan(
     taken: set[str] = set()
     for process in sorted(running, key=lambda each: each.id):
         taken.add(process.id)
-        if reason := _stuck(process):
+        if reason := _stuck(process, timeouts):
             actions.append(Kill(process.id, reason))
         elif process.state != "draining":
             if process.owner in living:
@@ -116,9 +141,9 @@ def closing(groups: Mapping[str, Group], running: Mapping[str, RunningProcess]) 
     }
 
 
-def _stuck(process: RunningProcess) -> str:
+def _stuck(process: RunningProcess, timeouts: DrainTimeouts) -> str:
     """Return why it must be killed; nothing when it need not be."""
-    drain_seconds = EDGE_DRAIN_SECONDS if process.kind == "edge" else DRAIN_SECONDS
+    drain_seconds = timeouts.edge if process.kind == "edge" else timeouts.other
     limits = {
         "draining": (drain_seconds, "it did not end when it was drained"),
         "starting": (START_SECONDS, "it did not become ready"),

@@ -22,13 +22,10 @@ import msgspec
 from skerry_regions.control.desired.changes import Changes
 from skerry_regions.control.desired.desired import Desired, Record
 from skerry_regions.control.desired.resources import (
-    DEPLOYMENT,
     DNS_ZONE,
     EDGE_NODE,
     POOL,
-    REGION,
     ROUTING,
-    ResourceKind,
     Status,
 )
 from skerry_regions.control.desired.store import EDGE_PORT, Store
@@ -47,6 +44,7 @@ from skerry_regions.control.planning.launcher import (
 from skerry_regions.control.planning.plan import (
     Action,
     Drain,
+    DrainTimeouts,
     Group,
     Kill,
     StartProcess,
@@ -56,6 +54,7 @@ from skerry_regions.control.planning.plan import (
 )
 from skerry_regions.control.planning.platform_topology import platform_topology
 from skerry_regions.control.planning.wanted import Models, wanted
+from skerry_regions.control.reconcile.deletions import remove_ended
 from skerry_regions.control.reconcile.failures import Failures
 from skerry_regions.control.reconcile.observed import Picture, node_views, statuses
 from skerry_regions.control.reconcile.scaling import PoolScales
@@ -109,7 +108,7 @@ class Reconciler:
         self._revision = 0
         self.num_errors = 0  # looks that failed
         self._looked_at = self._clock()
-        self._is_closing = False
+        self._ending_at: float | None = None
 
     # --- what others see -------------------------------------------------------------------------
 
@@ -147,7 +146,7 @@ class Reconciler:
 
     async def drain_all(self) -> None:
         """End everything that runs, edges first; what is wanted stays written down."""
-        self._is_closing = True
+        self._ending_at = self._clock()
         await self._try_step()
         for process in self._observation.running.values():
             if process.kind == "edge":
@@ -178,8 +177,13 @@ class Reconciler:
         self._groups = self._wanted(desired)
         running = self._observation.running
         held = self.failures.held(self._groups.keys(), now)
-        groups = closing(self._groups, running) if self._is_closing else self._groups
-        for action in plan(groups, running.values(), held):
+        groups, timeouts = self._groups, DrainTimeouts()
+        if self._ending_at is not None:
+            steer = desired.routing().steer
+            lingering = 0.0 if steer is None else steer.drain_seconds
+            groups = closing(groups, running)
+            timeouts = DrainTimeouts.at_end(running, now - self._ending_at, lingering)
+        for action in plan(groups, running.values(), held, timeouts):
             await self._act(action)
         await asyncio.to_thread(self._settle, desired)
         self._tell(desired)
@@ -212,7 +216,7 @@ class Reconciler:
                 await self._event(launch.owner, "normal", "Started", f"{launch.id} was started")
             case Drain(id):
                 process = self._observation.running[id]
-                await self._launcher.drain(id, patiently=not self._is_closing)
+                await self._launcher.drain(id, patiently=self._ending_at is None)
                 await self._event(
                     process.owner, "normal", "Draining",
                     f"{id} drains, {process.streams} streams",
@@ -264,21 +268,7 @@ class Reconciler:
         """Remove what was to go and has nothing running any more; publish tokens."""
         self._changes.settle_tokens()
         processes = (*self._observation.running.values(), *self._joined)
-        owners = {process.owner for process in processes}
-        for kind in (DEPLOYMENT, EDGE_NODE, POOL, REGION):
-            for record in desired.of(kind):
-                if record.deleting and not self._is_in_use(kind, record.id, owners):
-                    with self._store.writing() as writing:
-                        if writing.desired.is_deleting(kind, record.id):  # and not wanted again
-                            writing.remove(kind, record.id)
-
-    def _is_in_use(self, kind: ResourceKind, id: str, owners: set[str]) -> bool:
-        if kind is not REGION:
-            return id in owners
-        desired = self._store.desired  # without what was removed a moment ago
-        regions = {spec.region for spec in desired.pools().values()}
-        regions |= {spec.region for spec in desired.edge_nodes().values()}
-        return id in regions
+        remove_ended(self._store, desired, {process.owner for process in processes})
 
     def _tell(self, desired: Desired) -> None:
         ready = {
