@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
+LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # where a wildcard can be reached from here
 
 
 class AddressError(ValueError):

@@ -54,7 +54,7 @@ def prepare(control: ControlPlane) -> None:
     control.make("regions", name="fra", iata="FRA")
     control.make("pools", name="prefill", role="prefill", **POOL)
     control.make("pools", name="decode", role="decode", replicas=2, **POOL)
-    control.make("edge_nodes", name="edge", region="fra")
+    control.make("edge_nodes", name="edge", region="fra", host="localhost")
     control.until_ready("regions/fra")
 
 

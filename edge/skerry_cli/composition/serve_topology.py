@@ -20,7 +20,6 @@ from skerry_cli.home.instance import Instance, announce
 from skerry_cli.home.left_behind import SOCKETS, forget_fleet
 from skerry_cli.home.parts import (
     credentials,
-    host_address,
     install_models,
     listen_at,
     read_topology,
@@ -36,7 +35,7 @@ from skerry_regions.address import Address
 from skerry_regions.process.launch_folder import LaunchFolder
 from skerry_regions.process.local_launcher import Deposed, LocalLauncher
 from skerry_regions.process.socket_paths import SocketPaths
-from skerry_regions.process.spawning import HeldListener
+from skerry_regions.process.spawning import HeldListener, resolved
 from skerry_regions.process.startup import on_sighup, on_thread, stop_on_signals, unless
 from skerry_regions.process.supervisor import FirstStartFailed
 from skerry_regions.topology.spec import EdgeSpec, Topology
@@ -156,8 +155,16 @@ def _listener(edge: EdgeSpec, launcher: LocalLauncher) -> HeldListener:
     for process in launcher.list().values():
         if process.record.owner == edge.name and process.record.kind == "edge":
             address = Address.parse(process.record.address)
-            host = host or host_address(edge.host)
+            host = host or _resolved(edge.host)
             if address.host == host and edge.port in (0, address.port):
                 return HeldListener(address.host, address.port)
             launcher.drain(process.record.id, Signals.SIGUSR2)
     return HeldListener(edge.host, edge.port, listen_at(edge.host, edge.port, Limits()))
+
+
+def _resolved(host: str) -> str:
+    """Return the IP address of a host; itself where there is none."""
+    try:
+        return resolved(host)
+    except OSError:
+        return host

@@ -29,6 +29,7 @@ from skerry_edge.limits import Limits
 from skerry_edge.text.encoder import EncoderText
 from skerry_edge.text.model import TextModel
 from skerry_edge.text.template import TemplateError
+from skerry_regions.address import LOOPBACK
 from skerry_regions.drivers.sqlite_queue import SqliteQueue
 from skerry_regions.known_hosts import hosts_of
 from skerry_regions.models.catalog import Catalog, CatalogError, ModelSpec, is_packaged
@@ -40,7 +41,6 @@ from skerry_regions.topology.loading import TopologyError, load_topology
 from skerry_regions.topology.spec import Topology
 
 HOSTS_VARIABLE = "SKERRY_EDGE_HOSTS"
-LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # where a wildcard can be reached from here
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,15 +222,6 @@ def listen_at(host: str, port: int, limits: Limits) -> socket.socket:
             hint = "See --host and --port."
         reason = error.strerror or str(error)
         raise CannotStart(f"cannot listen on {host} port {port}: {reason}. {hint}") from None
-
-
-def host_address(host: str) -> str:
-    """Return the IP address at which `listen_at` listens for a host; itself where there is none."""
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError:
-        return host
-    return str(found[0][4][0])
 
 
 def reachable(listener: socket.socket) -> tuple[str, int]:

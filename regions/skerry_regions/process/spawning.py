@@ -9,7 +9,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from skerry_regions.address import Address
+from skerry_regions.address import LOOPBACK, Address
 from skerry_regions.process.log_files import rotate
 
 BACKLOG = 2048  # connections that wait to be accepted
@@ -35,9 +35,15 @@ def spawn(
     return os.posix_spawn(command[0], command, environ, file_actions=files, setsid=True)
 
 
+def resolved(host: str) -> str:
+    """Return the IP address at which to listen for a host. Blocks; raises OSError."""
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return str(found[0][4][0])
+
+
 def bound(host: str, port: int) -> socket.socket:
-    """Return a socket for an edge to listen on. An old and a new one may share its port for a
-    while. Raises OSError."""
+    """Return a socket for an edge to listen on, at an IP address. An old and a new one may share
+    its port for a while. Raises OSError."""
     family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -69,6 +75,11 @@ class HeldListener:
     @property
     def address(self) -> Address:
         return Address(host=self.host, port=self.port)
+
+    @property
+    def reached(self) -> Address:
+        """Return where this machine reaches it, also behind a wildcard."""
+        return Address(host=LOOPBACK.get(self.host, self.host), port=self.port)
 
     def fileno(self) -> int:
         """Return the socket's descriptor. Raises OSError where it cannot be had."""

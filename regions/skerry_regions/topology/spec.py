@@ -99,7 +99,7 @@ class EdgeSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     name: Name
     region: Name
-    host: Annotated[str, Meta(min_length=1, max_length=253)] = "127.0.0.1"
+    host: HostName = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 0
     addresses: Annotated[tuple[IPAddress, ...], Meta(max_length=16)] = ()  # that clients reach
     placement: PlacementRule = "cost"  # the others to compare with

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -150,6 +150,11 @@ class World:
 
     def events(self) -> list[str]:
         return [event.reason for event in self.store.events(0, 500)]
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    while not is_so():  # noqa: ASYNC110  (a state, not an event)
+        await asyncio.sleep(0.002)
 
 
 @pytest.fixture
@@ -373,17 +378,14 @@ async def test_at_the_end_no_edge_is_waited_for_as_long_as_otherwise(world: Worl
     world.make("routing", steer={"policy": "advise", "drain_seconds": 5})
     await world.steps(2)
     draining = asyncio.create_task(world.reconciler.drain_all())
-    while world.machine.running["edge-0"].state != "draining":
-        await asyncio.sleep(0.002)
+    await until(lambda: world.machine.running["edge-0"].state == "draining")
     world.machine.become("edge-0", seconds=100.0)  # longer, as it drained before
     world.clock.now += 39.0  # of 35 and 5
     await asyncio.sleep(0.05)
     assert "edge-0" in world.machine.running
     world.clock.now += 2.0
-    while "edge-0" in world.machine.running:
-        await asyncio.sleep(0.002)
-    while {process.state for process in world.machine.running.values()} != {"draining"}:
-        await asyncio.sleep(0.002)
+    await until(lambda: "edge-0" not in world.machine.running)
+    await until(lambda: {p.state for p in world.machine.running.values()} == {"draining"})
     world.machine.ready()
     await draining
 

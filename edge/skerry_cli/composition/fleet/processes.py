@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -15,7 +14,7 @@ from msgspec import structs
 from skerry_cli.composition.fleet.dns_server import ID as DNS_ID
 from skerry_cli.composition.fleet.status import NodePlace
 from skerry_cli.home.machine import default_threads
-from skerry_cli.home.parts import LOOPBACK, Installation
+from skerry_cli.home.parts import Installation
 from skerry_cli.home.state import Home, replace_private
 from skerry_regions.address import Address
 from skerry_regions.control.desired.manifest import desired_of
@@ -131,13 +130,12 @@ class FleetProcesses:
         command += ["--placed", str(self._file("placed", "json"))]
         if self.left_out:
             command += ["--left-out", msgspec.json.encode(self.left_out).decode()]
-        reached = LOOPBACK.get(listener.host, listener.host)
         return self._process(
             edge.name,
             "edge",
             command,
             region=edge.region,
-            control=str(replace(listener.address, host=reached)),
+            control=str(listener.reached),
             inputs=self._source + self._placed(),
             listener=listener,
             tls=edge.tls is not None,

@@ -136,8 +136,7 @@ def wishes(manifest: Manifest) -> list[Wish]:
 
 
 def desired_of(topology: Topology) -> Desired:
-    """Return what a topology wants of processes, as a control plane has it. What one would refuse,
-    such as a wildcard to listen on, is there too."""
+    """Return what a topology wants of processes, as a control plane has it."""
     file = msgspec.convert(msgspec.to_builtins(topology), Manifest)
     records = {}
     for kind, values, _ in _entries(msgspec.structs.replace(file, dns=None)):

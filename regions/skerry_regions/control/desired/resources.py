@@ -92,7 +92,7 @@ class EdgeNodeSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     name: Name
     region: Name
-    host: Annotated[str, Meta(min_length=1, max_length=253)] = "127.0.0.1"
+    host: HostName = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 0
     addresses: Annotated[tuple[IPAddress, ...], Meta(max_length=16)] = ()
     """Where clients reach it, if that is not `host`: what DNS answers."""

@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 import msgspec
 
 from skerry_regions.access import SCOPES_OF, fault
+from skerry_regions.address import LOOPBACK
 from skerry_regions.control.desired.desired import Desired, Record
 from skerry_regions.control.desired.resources import (
     DNS_ZONE,
@@ -104,7 +105,7 @@ def _check_alone(spec: Spec) -> None:
         case PoolSpec():
             _check_replicas(spec)
         case EdgeNodeSpec():
-            _check_host(spec)
+            _check_edge(spec)
         case DeploymentSpec():
             _check_unique("pools", spec.pools)
         case ApiTokenSpec():
@@ -143,12 +144,7 @@ def _check_replicas(spec: PoolSpec) -> None:
         raise Invalid("min_replicas is above max_replicas", field="min_replicas")
 
 
-def _check_host(spec: EdgeNodeSpec) -> None:
-    try:
-        if ipaddress.ip_address(spec.host).is_unspecified:
-            raise Invalid("give the one address to listen on, not a wildcard", field="host")
-    except ValueError:
-        raise Invalid(f"{spec.host!r} is not an IP address", field="host") from None
+def _check_edge(spec: EdgeNodeSpec) -> None:
     if (spec.tls_cert is None) != (spec.tls_key is None):
         missing = "tls_cert" if spec.tls_cert is None else "tls_key"
         raise Invalid("tls_cert and tls_key belong together", field=missing)
@@ -238,7 +234,8 @@ def _check_region(name: str, desired: Desired) -> None:
 def _check_port(spec: EdgeNodeSpec, id: str, desired: Desired) -> None:
     """Check that no two listen at one port: callers would reach either."""
     for other, edge in desired.edge_nodes().items():
-        if other != id and spec.port and (spec.host, spec.port) == (edge.host, edge.port):
+        is_same = spec.host == edge.host or not LOOPBACK.keys().isdisjoint((spec.host, edge.host))
+        if other != id and spec.port and spec.port == edge.port and is_same:
             raise Invalid(f"the edge node {other!r} has this port", field="port")
 
 

@@ -39,7 +39,7 @@ from skerry_regions.process.local_launcher import (
 )
 from skerry_regions.process.pages import is_healthy
 from skerry_regions.process.socket_paths import SocketPaths
-from skerry_regions.process.spawning import HeldListener, bound
+from skerry_regions.process.spawning import HeldListener, bound, resolved
 from skerry_regions.process.supervisor import tail
 from skerry_regions.registry import Member, Registry, RegistryUnavailable
 
@@ -100,7 +100,11 @@ class ProcessLauncher:
 
     async def start(self, launch: Launch) -> int:
         try:
-            return self._start(launch)
+            listener = None
+            if isinstance(launch.settings, EdgeSettings):
+                host = await asyncio.to_thread(resolved, launch.settings.host)
+                listener = self._listener(launch.owner, host, launch.port)
+            return self._start(launch, listener)
         except OSError as error:
             raise LaunchFailed(f"{launch.id} cannot be started: {error}") from None
 
@@ -202,10 +206,7 @@ class ProcessLauncher:
 
     # --- starting --------------------------------------------------------------------------------
 
-    def _start(self, launch: Launch) -> int:
-        listener = None
-        if isinstance(launch.settings, EdgeSettings):
-            listener = self._listener(launch.owner, launch.settings.host, launch.port)
+    def _start(self, launch: Launch, listener: HeldListener | None) -> int:
         process, is_new = self._launcher.start(
             self._record(launch, listener), lambda: self._program(launch, listener)
         )
@@ -250,8 +251,7 @@ class ProcessLauncher:
     def _record(self, launch: Launch, listener: HeldListener | None) -> LaunchRecord:
         kind: LaunchedKind
         if listener is not None:
-            kind, address = "edge", str(listener.address)
-            control = address
+            kind, address, control = "edge", str(listener.address), str(listener.reached)
         elif isinstance(launch.settings, RelaySettings | DnsSettings):
             kind = "relays" if isinstance(launch.settings, RelaySettings) else "dns"
             address = control = ""
