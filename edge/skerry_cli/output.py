@@ -20,6 +20,11 @@ def note(text: str) -> None:
         sys.stderr.flush()
 
 
+def printable(text: str) -> str:
+    """Return a text that others wrote without what would steer a terminal."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
 def complain(text: str) -> int:
     """Say what went wrong and what to do; returns the exit status of a failed command."""
     note(f"skerry: {text}")

@@ -157,6 +157,34 @@ def test_a_token_works_until_it_is_deleted(control: ControlPlane) -> None:
     assert httpx.get(verify, headers=headers).status_code == 401
 
 
+def test_children_of_a_token_end_with_it(control: ControlPlane) -> None:
+    url = f"{control.http.base_url}api_tokens"
+    verify = edge_url(control.skerry) + "/client/v4/user/tokens/verify"
+    made = control.http.post("/api_tokens", json={"name": "ci", "role": "developer"}).json()
+    line = [made]
+    for name in ("child", "grandchild"):
+        headers = {"authorization": f"Bearer {line[-1]['secret']}"}
+        asked = {"name": name, "role": "developer"}
+        line.append(httpx.post(url, json=asked, headers=headers).json())
+    assert [each["parent"] for each in line[1:]] == [each["id"] for each in line[:-1]]
+
+    def statuses() -> list[tuple[int, int]]:
+        bearers = [{"authorization": f"Bearer {each['secret']}"} for each in line]
+        return [
+            (httpx.get(verify, headers=each).status_code, httpx.get(url, headers=each).status_code)
+            for each in bearers
+        ]
+
+    assert statuses() == [(200, 200)] * 3
+    assert control.http.delete(f"/api_tokens/{made['id']}").status_code == 204
+    assert statuses() == [(401, 401)] * 3
+    until(lambda: not {"ci", "child", "grandchild"} & names(control))
+
+
+def names(control: ControlPlane) -> set[str]:
+    return {each["name"] for each in control.get("api_tokens?limit=500")["items"]}
+
+
 def test_who_logs_in_elsewhere_is_known_here(control: ControlPlane) -> None:
     """An issuer that is written down is followed by the control plane and by its edges."""
     edge = edge_url(control.skerry) + "/client/v4/user/tokens/verify"
@@ -222,6 +250,21 @@ def test_a_pool_of_none_wakes_for_a_request_and_sleeps_again(control: ControlPla
     assert f"no node of {OWN} is being started" in refused.text
     for path in ("pools/iad-nap", "regions/iad"):
         assert control.http.delete(f"/{path}").status_code == 202
+    unknown = until(lambda: is_unknown(control))
+    assert unknown.json()["error"]["code"] == "model_not_found"
+    with control.ai() as ai:
+        assert ai.run(MODEL, {"prompt": "The sea is", "max_tokens": 2})
+
+
+def is_unknown(control: ControlPlane) -> httpx.Response | None:
+    """Whether the edge has forgotten a model whose deployment was removed."""
+    control.until_ready("edge_nodes/edge")
+    answer = httpx.post(
+        f"{edge_url(control.skerry)}/v1/chat/completions",
+        json={"model": OWN, "messages": [{"role": "user", "content": "x"}]},
+        headers={"authorization": f"Bearer {control.token}"}, timeout=SECONDS,
+    )  # fmt: skip
+    return answer if answer.status_code == 400 else None
 
 
 def ask_without_control_plane(control: ControlPlane) -> httpx.Response:

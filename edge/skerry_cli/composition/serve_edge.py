@@ -147,8 +147,9 @@ async def _serve(
         )
         if address:
             address = str(Address.parse(address).advertised(options.advertise))
-        told = (*offer.texts, *offer.encoders) if options.models and not options.holds else ()
-        known = KnownModels(directory.links, home.known_models, told)
+        offered = (*offer.texts, *offer.encoders)
+        told = offered if options.models and not options.holds else ()
+        known = KnownModels(directory.links, home.known_models, offered, told)
         await stack.enter_async_context(known.watching())
         region: RegionClient = RemoteRegion(
             directory.links, by_rule(options.placement, placer, directory), knows=known.knows

@@ -12,7 +12,7 @@ import msgspec
 from skerry_cli.arguments import Commands, add_command, count
 from skerry_cli.home.platform_client import PlatformClient, PlatformError
 from skerry_cli.home.state import Home
-from skerry_cli.output import complain, note, say
+from skerry_cli.output import complain, note, printable, say
 from skerry_cli.tables import table
 from skerry_edge.gate.token_audit import newest_changes
 
@@ -70,7 +70,7 @@ def _cells(entry: dict[str, Any]) -> list[str]:
     what = f"{entry['kind']} {entry['id']}"
     changes = told if len(told) <= LONGEST else f"{told[: LONGEST - 1]}…"
     cells = [at, entry["actor"], entry["outcome"], entry["action"], what, changes]
-    return ["".join(char if char.isprintable() else "?" for char in cell) for cell in cells]
+    return [printable(cell) for cell in cells]
 
 
 def _told(value: object) -> str:

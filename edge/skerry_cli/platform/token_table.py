@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from skerry.errors import Unavailable
 from skerry_cli.home.state import Home
-from skerry_cli.output import complain, say
+from skerry_cli.output import complain, printable, say
 from skerry_edge.gate.principal import Caps
 from skerry_edge.gate.token_file import TokenRecord, TokenStoreError
 from skerry_edge.gate.tokens import TokenStore
@@ -34,7 +34,7 @@ def list_tokens(args: argparse.Namespace) -> int:
             f"{grant.role or '-':9}  {','.join(grant.scopes) or '-':8}  "
             f"{each.residency or 'any':8}  {each.name}"
         )
-        say(" ".join([line.rstrip(), *_bounds(each), *spent.get(each.id, ())]))
+        say(printable(" ".join([line.rstrip(), *_bounds(each), *spent.get(each.id, ())])))
     return 0
 
 

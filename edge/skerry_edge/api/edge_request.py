@@ -14,6 +14,7 @@ from skerry_edge.answer_headers import AnswerHeaders
 from skerry_edge.api.bodies import Body, coding_of, object_bytes, unpacked
 from skerry_edge.api.fields import HEADER as IGNORED_HEADER
 from skerry_edge.api.fields import header_of
+from skerry_edge.gate.grants import check_model
 from skerry_edge.gate.inside import Priority
 from skerry_edge.gate.principal import Principal
 from skerry_edge.generation.edge import Edge
@@ -142,9 +143,14 @@ def model_of(edge: Edge, name: str) -> ModelSpec:
 
 
 def arrive(request: Request, spec: ModelSpec) -> None:
-    """Count a request for its model, before any work on it. Raises what `Admission.arrive` does."""
-    known, tenant = admitted(request), principal_of(request).account_id
-    known.edge.admission.arrive(tenant, spec.id, known.answer_headers.update)
+    """Count a request for its model, before any work on it.
+
+    Raises what `Admission.arrive` does, or PermissionDenied for a model that the token may not run.
+    """
+    known, principal = admitted(request), principal_of(request)
+    known.edge.admission.arrive(principal.account_id, spec.id, known.answer_headers.update)
+    if principal.models:
+        check_model(spec, principal.models)
 
 
 async def read_body(request: Request) -> bytes:

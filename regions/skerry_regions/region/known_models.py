@@ -44,13 +44,19 @@ class KnownModels:
     """Lives on one event loop. Edges of one home share the file: each adds what it saw."""
 
     def __init__(
-        self, links: Callable[[], Iterable[NodeLink]], path: Path, told: Iterable[str] = ()
+        self,
+        links: Callable[[], Iterable[NodeLink]],
+        path: Path,
+        offered: Iterable[str],
+        told: Iterable[str] = (),
     ) -> None:
-        """`told` are catalog ids that the edge is there to serve, in whatever zone."""
+        """`offered` are catalog ids that the edge can serve: others are forgotten. `told` are those
+        of them that it is there to serve, in whatever zone."""
         self._links = links
         self._path = path
+        self._offered = frozenset(offered)
         self._told = frozenset(told)
-        self._seen = self._read()
+        self._seen = {each for each in self._read() if each.model in self._offered}
 
     def knows(self, model: str, zone: str | None) -> bool:
         """Return whether there may be a node of the model again, in a zone if one is named."""
@@ -63,8 +69,9 @@ class KnownModels:
         found = {(model, "up"): 0 for model in self._told | {each.model for each in self._seen}}
         for link in self._links():
             for model in link.models:
-                key = model, "up" if link.is_up else "away"
-                found[key] = found.get(key, 0) + 1
+                if model in self._offered:
+                    key = model, "up" if link.is_up else "away"
+                    found[key] = found.get(key, 0) + 1
         return found
 
     @contextlib.asynccontextmanager
@@ -85,7 +92,12 @@ class KnownModels:
             await asyncio.sleep(LOOK_SECONDS)
 
     def _announced(self) -> set[SeenModel]:
-        return {SeenModel(model, link.zone) for link in self._links() for model in link.models}
+        return {
+            SeenModel(model, link.zone)
+            for link in self._links()
+            for model in link.models
+            if model in self._offered
+        }
 
     def _read(self) -> set[SeenModel]:
         """Read the file. One that cannot be read is as none: nodes announce their models again."""
@@ -99,9 +111,13 @@ class KnownModels:
         return set(content.seen[:MAX_KNOWN])
 
     def _write(self) -> None:
-        """Write the file; what other edges of the home saw meanwhile stays. A full disk costs the
-        memory only."""
-        seen = sorted(self._seen | self._read(), key=lambda each: (each.model, each.zone))
+        """Write the file; what other edges of the home saw meanwhile stays while there is room. A
+        full disk costs the memory only."""
+
+        def order(each: SeenModel) -> tuple[bool, str, str]:
+            return each not in self._seen, each.model, each.zone
+
+        seen = sorted(self._seen | self._read(), key=order)
         try:
             replace_file(self._path, msgspec.json.encode(SeenFile(seen=seen[:MAX_KNOWN])))
         except OSError as error:

@@ -45,6 +45,15 @@ def test_a_token_is_created_listed_and_revoked(
     assert f"no token {found.token_id}" in capsys.readouterr().err
 
 
+def test_a_name_steers_no_terminal(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    """A tenant's developer names tokens, and an operator lists them."""
+    create(capsys, "--account", ACCOUNT, "--name", "a\x1b[2J\x1b]0;b\x07\r\nc\u202e")
+    assert main(["tokens", "list"]) == 0
+    listed = capsys.readouterr().out
+    assert listed.splitlines()[1].endswith("a?[2J?]0;b???c?")
+    assert len(listed.splitlines()) == 2
+
+
 def test_the_account_is_the_platforms_unless_said(
     home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:

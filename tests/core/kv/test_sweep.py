@@ -20,7 +20,12 @@ def test_only_what_nobody_holds_is_removed(tmp_path: Path) -> None:
     for name in ("gone", "held", "just-now"):
         age = 10.0 if name == "just-now" else IDLE_SECONDS + 1
         os.utime(tmp_path / name, (now - age, now - age))
-    assert sweep(tmp_path, now) == [tmp_path / "gone"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["held", "just-now"]
+    (tmp_path / "notes.txt").write_bytes(b"of a person's own")
+    (tmp_path / "begun").write_bytes(bytes(100))  # its node died before it wrote the header
+    for name in ("notes.txt", "begun"):
+        os.utime(tmp_path / name, (0, 0))
+    assert sweep(tmp_path, now) == [tmp_path / "begun", tmp_path / "gone"]
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["held", "just-now", "notes.txt"]
     held.close()
     assert sweep(tmp_path / "not-there", now) == []

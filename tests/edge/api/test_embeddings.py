@@ -403,6 +403,17 @@ async def test_openai_errors(
     assert reason in error["message"]
 
 
+async def test_a_token_embeds_by_the_models_that_it_was_given(
+    client: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    tokens = TokenStore(tmp_path / "tokens.json")
+    for pattern, status in (("@cf/test/*", 200), ("@cf/o/*", 403)):
+        token, _ = tokens.create(account_id=ACCOUNT, models=(pattern,), now=0)
+        headers = {"authorization": f"Bearer {token}"}
+        for path, body in ((V1, {"model": MODEL, "input": "a"}), (RUN, {"text": "a"})):
+            assert (await client.post(path, json=body, headers=headers)).status_code == status
+
+
 async def test_the_models_own_dimensions_may_be_asked_for(client: httpx.AsyncClient) -> None:
     asked = {"model": MODEL, "input": "a", "dimensions": DIMENSIONS, "user": "me", "new": 1}
     assert (await client.post(V1, json=asked)).status_code == 200

@@ -430,3 +430,17 @@ def test_the_format_of_messages_is_held(edge: Deployment, new: bool) -> None:
     assert name in reply.json()["error"]["message"]
     both = body | {"output_config": {"format": form}, "output_format": form}
     assert "cannot be combined" in edge.client.post(path, json=both).text
+
+
+def test_no_request_brings_a_template(edge: Deployment) -> None:
+    """It would run at the edge: the model's own is used, and the answer says so."""
+    evil = "{{ ''.__class__.__mro__ }}"
+    brought: dict[str, Any] = {
+        "chat_template": evil, "template": evil, "chat_template_kwargs": {"chat_template": evil},
+    }  # fmt: skip
+    assert edge.chat().status_code == 200
+    for field, value in brought.items():
+        reply = edge.chat(**{field: value})
+        assert (reply.status_code, reply.headers[HEADER]) == (200, field)
+    prompts = {tuple(submit.prompt_ids) for submit in edge.region.submits[-4:]}
+    assert len(prompts) == 1

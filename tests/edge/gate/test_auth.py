@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -15,6 +16,8 @@ from skerry_edge.gate.principal import Budget, Caps, Principal
 from skerry_edge.gate.token_file import TokenStoreError, new_account_id
 from skerry_edge.gate.tokens import TokenStore
 from skerry_regions.access import AccessRole, ScopeName
+from skerry_regions.control.api.operations import OPERATIONS as CONTROL
+from skerry_regions.control.api.requests import PREFIX
 
 OTHER = "f" * 32
 
@@ -195,6 +198,18 @@ def test_what_all_tenants_ask_is_for_operators(
     assert ("vllm:generation_tokens_total{" in reply.text) is (status == 200)
     if status == 403:
         assert [error["code"] for error in reply.json()["errors"]] == [3023]
+
+
+def test_an_edge_has_no_route_of_the_control_plane(edge: Deployment) -> None:
+    """Also for an operator: the platform is changed elsewhere, by a listener of its own."""
+    token, _ = edge.edge.tokens.create(account_id=ACCOUNT, role="operator", now=0)
+    headers = {"authorization": f"Bearer {token}"}
+    walked = [each for each in CONTROL if each.path.startswith(PREFIX)]
+    walked += [replace(walked[0], method="POST", path=path) for path in ("/drain", "/reload")]
+    for each in walked:
+        answer = edge.client.request(each.method, each.path, headers=headers)
+        assert answer.status_code == 404, (each.method, each.path)
+    assert len(walked) > 40
 
 
 def test_scopes_are_enforced(edge: Deployment) -> None:

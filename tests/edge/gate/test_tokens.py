@@ -190,6 +190,26 @@ def test_a_token_runs_the_models_that_it_was_given(edge: Deployment) -> None:
     assert ran.json()["errors"][0]["message"].endswith(f"may not run the model {MODEL}.")
 
 
+def test_no_route_runs_a_model_that_a_token_was_not_given(edge: Deployment) -> None:
+    token, _ = edge.edge.tokens.create(account_id=ACCOUNT, models=("@cf/o/*",), now=0)
+    headers = {"authorization": f"Bearer {token}"}
+    chat = {"model": MODEL, "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
+    for path, body in {
+        edge.run_path: {"prompt": "x"},
+        f"{edge.run_path}?queueRequest=true": {"requests": [{"prompt": "x"}]},
+        f"/client/v4/accounts/{ACCOUNT}/ai/v1/chat/completions": chat,
+        "/v1/chat/completions": chat,
+        "/v1/completions": {"model": MODEL, "prompt": "x"},
+        "/v1/responses": {"model": MODEL, "input": "x"},
+        "/v1/messages": chat,
+        "/v1/messages/count_tokens": chat,
+        "/v1/responses/input_tokens": {"model": MODEL, "input": "x"},
+    }.items():
+        refused = edge.client.post(path, json=body, headers=headers)
+        assert refused.status_code == 403, (path, refused.text)
+    assert edge.region.submits == []
+
+
 def test_an_exceptions_text_never_reaches_a_client(
     edge: Deployment, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

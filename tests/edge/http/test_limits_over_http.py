@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from httpx import Response
 from tests.edge.support import (
     ACCOUNT,
     CONTEXT,
@@ -178,6 +179,35 @@ def test_a_cap_in_both_dialects(limited: Deployment) -> None:
     error = limited.client.post(limited.chat_path, json=chat, headers=headers).json()["error"]
     assert (error["code"], error["type"]) == ("insufficient_quota", "insufficient_quota")
     assert limited.run(prompt="x").status_code == 200  # another token of the account
+
+
+def test_what_a_child_spends_is_its_ancestors_and_its_accounts(limited: Deployment) -> None:
+    tokens, spending = limited.edge.tokens, limited.edge.admission._spending
+    assert spending is not None
+    rich = Caps(per_day=1.0)
+    _, root = tokens.create(account_id=ACCOUNT, role="developer", caps=rich, now=0)
+    _, middle = tokens.create(account_id=ACCOUNT, role="developer", parent=root.id, now=0)
+    children = [tokens.create(account_id=ACCOUNT, parent=middle.id, now=0)[0] for _ in range(2)]
+
+    def ask(token: str) -> Response:
+        headers = {"authorization": f"Bearer {token}"}
+        return limited.client.post(limited.run_path, json={"prompt": "x"}, headers=headers)
+
+    allow(limited, per_day=1.0, per_month=1.0)
+    usage = ask(children[0]).json()["result"]["usage"]
+    cost = (usage["prompt_tokens"] * PRICE[0] + usage["completion_tokens"] * PRICE[1]) / 1e6
+    for id in (root.id, ACCOUNT):
+        eventually(lambda id=id: spending.spent(id) == pytest.approx((cost, cost), abs=1e-9))
+    tokens.set_caps(root.id, Caps(per_day=cost))
+    refused = ask(children[1])
+    assert (refused.status_code, refused.json()["errors"][0]["code"]) == (429, 4006)
+    assert "that this one was made with" in refused.text
+    assert limited.run(prompt="x").status_code == 200, "which is no child of it"
+    for period in ("per_day", "per_month"):
+        allow(limited, **{period: cost})
+        refused = limited.run(prompt="x")
+        assert (refused.status_code, refused.json()["errors"][0]["code"]) == (429, 4006)
+        assert f"This account may spend US$ {cost:g} {period.replace('_', ' ')}" in refused.text
 
 
 def test_a_stream_that_is_broken_off_costs_what_it_made(limited: Deployment) -> None:

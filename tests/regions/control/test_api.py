@@ -278,7 +278,8 @@ async def test_who_has_no_role_may_not_ask(api: Api) -> None:
     ):
         for method, path in (
             ("GET", "/regions"), ("DELETE", "/regions/x"), ("POST", "/pools"), ("GET", "/nowhere"),
-            ("TRACE", "/status"), ("GET", "//openapi.json"),
+            ("TRACE", "/status"), ("GET", "//openapi.json"), ("GET", "/regions/"),
+            ("DELETE", "/regions/x/"), ("GET", "/openapi.json/"),
         ):  # fmt: skip
             answer = await api.http.request(method, path, headers=headers)
             assert answer.status_code == status, (method, path)
@@ -291,6 +292,7 @@ async def test_routes_that_are_not_there(api: Api) -> None:
     for method, path, status in (
         ("GET", "/nowhere", 404), ("GET", "/regions/no", 404), ("PATCH", "/regions/no", 404),
         ("DELETE", "/regions/no", 404), ("PUT", "/regions/no", 405), ("DELETE", "/regions", 405),
+        ("GET", "/regions/", 404), ("DELETE", "/regions/no/", 404),
     ):  # fmt: skip
         answer = await api.http.request(method, path, json={})
         assert answer.status_code == status, (method, path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -34,8 +35,13 @@ class Nowhere:
         return iter(())
 
 
-def known(path: Path, *links: Link, told: tuple[str, ...] = ()) -> KnownModels:
-    return KnownModels(lambda: cast(Any, links), path, told)
+def known(
+    path: Path,
+    *links: Link,
+    offered: Iterable[str] = ("llm", "bge", "other"),
+    told: tuple[str, ...] = (),
+) -> KnownModels:
+    return KnownModels(lambda: cast(Any, links), path, (*offered, *told), told)
 
 
 async def seen(models: KnownModels, path: Path) -> None:
@@ -66,11 +72,11 @@ async def test_what_was_announced_is_kept_over_restarts(tmp_path: Path) -> None:
 async def test_the_file_is_bounded_and_a_damaged_one_is_as_none(tmp_path: Path) -> None:
     path = tmp_path / "known.json"
     many = frozenset(f"m{number}" for number in range(MAX_KNOWN + 10))
-    models = known(path, Link(many))
+    models = known(path, Link(many), offered=many)
     await seen(models, path)
     assert sum(models.knows(each, None) for each in many) == MAX_KNOWN
     path.write_text("{")
-    assert not known(path).knows("m1", None)
+    assert not known(path, offered=many).knows("m1", None)
 
 
 async def test_a_model_whose_nodes_are_gone_is_waited_for_and_then_unavailable(
@@ -93,3 +99,28 @@ async def test_a_model_whose_nodes_are_gone_is_waited_for_and_then_unavailable(
     assert asyncio.get_running_loop().time() - began >= 0.4
     with pytest.raises(ModelNotFound):
         await region.generate(submit("never"))
+
+
+async def test_what_is_offered_no_more_is_forgotten(tmp_path: Path) -> None:
+    """Its deployment or its catalog entry is gone: it is unknown again, and nobody waits for it."""
+    path = tmp_path / "known.json"
+    link = Link(frozenset({"llm", "bge"}))
+    await seen(known(path, link), path)
+    models = known(path, link, offered=("bge",))
+    assert [models.knows(model, None) for model in ("llm", "bge")] == [False, True]
+    assert models.nodes() == {("bge", "up"): 1}, "no alert is about a model that was removed"
+    region = RemoteRegion(
+        lambda: cast(Any, (Link(frozenset({"bge"})),)), cast(Any, Nowhere()), knows=models.knows
+    )
+    with pytest.raises(ModelNotFound):
+        await region.generate(submit("llm"))
+
+
+async def test_forgotten_models_leave_room_for_those_that_are_offered(tmp_path: Path) -> None:
+    path = tmp_path / "known.json"
+    former = frozenset(f"a{number}" for number in range(MAX_KNOWN))
+    await seen(known(path, Link(former), offered=former), path)
+    models = known(path, Link(frozenset({"llm"})))
+    async with models.watching(), asyncio.timeout(30):
+        while not known(path).knows("llm", None):  # noqa: ASYNC110 - another thread writes it
+            await asyncio.sleep(0.01)

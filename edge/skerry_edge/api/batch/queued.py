@@ -40,6 +40,7 @@ from skerry_edge.api.bodies import decode
 from skerry_edge.api.edge_request import principal_of
 from skerry_edge.api.handler import key_of
 from skerry_edge.envelopes import Dialect, JSONBytes, encode
+from skerry_edge.gate.grants import check_model
 from skerry_edge.generation.edge import Edge
 from skerry_edge.ledger.batches import (
     NATIVE,
@@ -88,6 +89,8 @@ async def answer(
     asked = decode(_body_decoder, body)
     if asked.request_id is not None and asked.requests is None:
         return await _report(batches, tenant, spec, asked.request_id, dialect)
+    if principal.models:
+        check_model(spec, principal.models)
     requests = [body] if asked.requests is None else asked.requests
     most = batches.limits.queued_requests
     if not 1 <= len(requests) <= most:

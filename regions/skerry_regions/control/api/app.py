@@ -35,9 +35,11 @@ from skerry_regions.operations import Handler, Operation, public_paths, routes
 def create_app(control: Control) -> Starlette:
     """Return the ASGI application, to be served by a server that bounds heads and slow senders."""
     gate = ControlGate(control, public_paths(OPERATIONS))
-    return Starlette(
+    app = Starlette(
         routes=routes(OPERATIONS, gate.guarded), exception_handlers={HTTPException: gate.not_routed}
     )
+    app.router.redirect_slashes = False  # a redirect would pass the gate, and name routes
+    return app
 
 
 class ControlGate:

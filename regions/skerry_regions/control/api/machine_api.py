@@ -98,7 +98,7 @@ MachineHandler = Callable[[MachineCall], Awaitable[Response]]
 def create_machine_app(control: MachineControl) -> Starlette:
     """Return the ASGI application, to be served over TLS that shows client certificates."""
     gate = MachineGate(control)
-    return Starlette(
+    app = Starlette(
         routes=[
             gate.route("ca", _ca),
             gate.route("join", _join, "POST"),
@@ -115,6 +115,8 @@ def create_machine_app(control: MachineControl) -> Starlette:
             HTTPException: gate.not_routed,
         },
     )
+    app.router.redirect_slashes = False  # a redirect would pass the gate, and name routes
+    return app
 
 
 class MachineGate:
