@@ -1,6 +1,7 @@
 """Names of a prompt's KV blocks, as nodes name them: what the prefix directory is searched by.
 
 The edge's twin of `skerry_core.blocks`, because an edge has no engine. A test holds the two equal.
+A usage journal has names of its own, fewer and shorter ones: `prefix_chain`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from itertools import chain
 BLOCK_SIZE = 64  # tokens
 DIGEST_SIZE = 16  # bytes
 TOKEN_BYTES = 4
+CHAIN_NAME_SIZE = 8  # bytes
+MAX_CHAIN_BLOCKS = 1 << 18  # 128 names
 SHARED_KEY = b""  # of the scope that all tenants share
 
 
@@ -41,10 +44,45 @@ def full_block_digests(
     return tuple(digests)
 
 
-def _full_blocks(tokens: array[int]) -> list[memoryview]:
+def prefix_chain(model: str, cache_key: bytes, prompt_ids: Sequence[int]) -> bytes:
+    """Return names of a prompt's prefixes of `chain_depths` blocks, 8 bytes each, one after the
+    other: of two prompts that begin alike, equal names so far.
+
+    They are a keyed digest of the tokens: without `cache_key` (of the tenant, at most 64 bytes)
+    nobody can guess a prompt by its names, nor compare those of two tenants or homes. They are not
+    the names by which nodes know blocks. Raises ValueError without a key, and OverflowError as
+    `full_block_digests` does.
+    """
+    if not cache_key:
+        raise ValueError("a chain without a key could be compared with guesses")
+    data, step = _as_bytes(array("I", prompt_ids)), BLOCK_SIZE * TOKEN_BYTES
+    parent, start, names = model.encode(), 0, []
+    for depth in chain_depths(len(prompt_ids) // BLOCK_SIZE):
+        digest = blake2b(data[start : depth * step], digest_size=DIGEST_SIZE, key=cache_key,
+                         person=b"skerry use chain")  # fmt: skip
+        digest.update(parent)
+        parent, start = digest.digest(), depth * step
+        names.append(parent[:CHAIN_NAME_SIZE])
+    return b"".join(names)
+
+
+def chain_depths(num_blocks: int) -> Iterator[int]:
+    """Yield after how many of a prompt's blocks its chain has a name: all up to 16, then eight each
+    time they double. What two prompts share is so known to within a ninth."""
+    depth = 1
+    while depth <= min(num_blocks, MAX_CHAIN_BLOCKS):
+        yield depth
+        depth += 1 << max(depth.bit_length() - 4, 0)
+
+
+def _as_bytes(tokens: array[int]) -> memoryview:
     if sys.byteorder == "big":
         tokens.byteswap()
-    data, step = memoryview(tokens).cast("B"), BLOCK_SIZE * TOKEN_BYTES
+    return memoryview(tokens).cast("B")
+
+
+def _full_blocks(tokens: array[int]) -> list[memoryview]:
+    data, step = _as_bytes(tokens), BLOCK_SIZE * TOKEN_BYTES
     return [data[start : start + step] for start in range(0, len(data) - step + 1, step)]
 
 

@@ -24,7 +24,7 @@ from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.http.server import listen
 from skerry_edge.ledger.batches import Batches
 from skerry_edge.ledger.file_store import FileStore
-from skerry_edge.ledger.stores import Stores, cache_ttl_from
+from skerry_edge.ledger.stores import Stores, cache_ttl_from, keeps_chains
 from skerry_edge.limits import Limits
 from skerry_edge.text.encoder import EncoderText
 from skerry_edge.text.model import TextModel
@@ -174,7 +174,12 @@ def edge_hosts() -> frozenset[str]:
 def open_stores(home: Home, edge: str) -> Stores:
     """Return where an edge keeps what it remembers of requests. Raises `CannotStart`."""
     try:
-        return Stores.in_folder(home.stores, edge=edge, cache_ttl=cache_ttl_from(os.environ))
+        return Stores.in_folder(
+            home.stores,
+            edge=edge,
+            cache_ttl=cache_ttl_from(os.environ),
+            keeps_chains=keeps_chains(os.environ),
+        )
     except ValueError as error:
         raise CannotStart(str(error)) from None
 

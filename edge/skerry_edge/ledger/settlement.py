@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from skerry.wire import PromptTokensDetails, TokenUsage
 from skerry_edge.gate.admission import Place
 from skerry_edge.gate.job import Job
 from skerry_edge.ledger.usage_journal import UsageEntry, UsageJournal
 from skerry_edge.ledger.usage_tables import Amount, Outcome
+from skerry_regions.digests import prefix_chain
 from skerry_regions.wire.client import TokenStream
 from skerry_regions.wire.protocol import PhaseUsage
 
@@ -67,7 +69,9 @@ class Settlement:
         return self._by_prompt[prompt][choice]
 
     def admit(self, journal: UsageJournal | None, row: str, job: Job) -> None:
-        """Open the request's row, once all of its choices are placed."""
+        """Open the request's row, once all of its choices are placed. Its chain is that of the
+        first of its prompts."""
+        submit = job.submit
         if journal is not None:
             self._entry = journal.admit(
                 row,
@@ -77,6 +81,9 @@ class Settlement:
                 prompt_tokens=0 if self._is_hit else self.prompt_tokens,
                 price=job.model.price,
                 progress=(lambda: 0) if self._is_hit else self._num_tokens,
+                chain=None
+                if self._is_hit or not submit.cache_key
+                else partial(prefix_chain, job.model.id, submit.cache_key, submit.prompt_ids),
             )
 
     def usage(self) -> TokenUsage:

@@ -12,6 +12,7 @@ from skerry_edge.ledger.usage_journal import UsageJournal
 from skerry_edge.whole_numbers import whole_number
 
 CACHE_TTL_VARIABLE = "SKERRY_CACHE_TTL"
+CHAINS_VARIABLE = "SKERRY_USAGE_CHAINS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,13 +25,15 @@ class Stores:
     journal: UsageJournal | None = None
 
     @classmethod
-    def in_folder(cls, folder: Path, *, edge: str, cache_ttl: int | None = None) -> Stores:
+    def in_folder(
+        cls, folder: Path, *, edge: str, cache_ttl: int | None = None, keeps_chains: bool = True
+    ) -> Stores:
         """Return files that the edges of a zone may share; `edge` is the id of this one."""
         return cls(
             cache=ResponseCache(folder / "answers.db"),
             cache_ttl=cache_ttl,
             idempotency=IdempotencyKeys(folder / "idempotency.db"),
-            journal=UsageJournal(folder / "usage.db", edge=edge),
+            journal=UsageJournal(folder / "usage.db", edge=edge, keeps_chains=keeps_chains),
         )
 
     def close(self) -> None:
@@ -51,3 +54,12 @@ def cache_ttl_from(environ: Mapping[str, str]) -> int | None:
             f"{CACHE_TTL_VARIABLE} must be whole seconds, 1 to {MAX_TTL_SECONDS}, not {given!r}"
         )
     return seconds
+
+
+def keeps_chains(environ: Mapping[str, str]) -> bool:
+    """Return whether the journal is to have prompts' chains, as it has unless the operator says
+    `0`. Raises ValueError."""
+    given = environ.get(CHAINS_VARIABLE, "").strip()
+    if given not in ("", "0", "1"):
+        raise ValueError(f"{CHAINS_VARIABLE} must be 0 or 1, not {given!r}")
+    return given != "0"

@@ -25,21 +25,25 @@ from pathlib import Path
 from skerry_edge.database import BUSY_SECONDS
 from skerry_edge.ledger.usage_tables import (
     ADMIT,
+    CHAIN,
     CLOSE,
     PROGRESS,
-    SCHEMA,
     SETTLE,
     SETTLE_DEAD,
     SETTLE_LOST,
+    STEPS,
     Amount,
     Outcome,
+    Statement,
+    execute,
 )
 from skerry_regions.drivers.sqlite_file import open_database, transaction
 from skerry_regions.models.catalog import Price
 
 KEEP_SECONDS = 90 * 24 * 3600.0
-MAX_ROWS = 4_000_000  # about 200 bytes each
+MAX_ROWS = 4_000_000  # about 400 bytes each with its indices, and 50 to 600 of a chain
 MAX_WAITING = 65_536  # statements, while the disk does not take them
+MAX_UNNAMED = 256  # statements that wait, beyond which prompts do not wait with them
 BATCH_SECONDS = 0.005  # in which statements gather
 PROGRESS_SECONDS = 1.0
 PRUNE_SECONDS = 3600.0
@@ -48,9 +52,6 @@ RETRY_SECONDS = 1.0  # after a write that failed
 CLOSE_SECONDS = 5.0
 
 logger = logging.getLogger(__name__)
-
-_Values = tuple[str | float, ...] | dict[str, str | float]
-_Statement = tuple[str, _Values]
 
 
 class UsageEntry:
@@ -83,18 +84,21 @@ class UsageJournal:
         edge: str,
         keep_seconds: float = KEEP_SECONDS,
         max_rows: int = MAX_ROWS,
+        keeps_chains: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`clock` gives Unix seconds: rows outlive the process."""
+        """`clock` gives Unix seconds: rows outlive the process. `keeps_chains`: of prompts, for
+        replays."""
         self.path = path
         self._edge = edge
         self._life = secrets.token_hex(8)  # distinguishes this process from its predecessors
         self._keep_seconds = keep_seconds
         self._max_rows = max_rows
+        self._keeps_chains = keeps_chains
         self._clock = clock
         self.reporting = asyncio.Lock()  # held by who reads sums, which may take long
         self._live: set[UsageEntry] = set()
-        self._waiting: deque[_Statement | Future[None]] = deque()
+        self._waiting: deque[Statement | Future[None]] = deque()
         self._wake = threading.Event()
         self._closing = False
         self._num_lost = 0
@@ -115,9 +119,10 @@ class UsageJournal:
         prompt_tokens: int,
         price: Price,
         progress: Callable[[], int] = lambda: 0,
+        chain: Callable[[], bytes] | None = None,
     ) -> UsageEntry:
         """Open the row of a request that begins. `progress` is called on another thread, for its
-        output tokens so far."""
+        output tokens so far; so is `chain`, once, for that of its prompt."""
         entry = UsageEntry(self, id, progress)
         self._live.add(entry)
         self._put(
@@ -127,6 +132,8 @@ class UsageJournal:
                  price.prompt, price.cached, price.output),
             )
         )  # fmt: skip
+        if chain is not None and self._keeps_chains and len(self._waiting) < MAX_UNNAMED:
+            self._put((CHAIN, lambda: (chain(), id)))
         return entry
 
     def settle(self, entry: UsageEntry, outcome: Outcome, amount: Amount) -> None:
@@ -170,7 +177,7 @@ class UsageJournal:
         self._wake.set()
         self._writer.join(CLOSE_SECONDS)
 
-    def _put(self, *statements: _Statement) -> None:
+    def _put(self, *statements: Statement) -> None:
         for statement in statements:
             if len(self._waiting) >= MAX_WAITING:
                 self._waiting.popleft()
@@ -216,13 +223,13 @@ class UsageJournal:
             time.sleep(BATCH_SECONDS)
         return closing
 
-    def _commit(self, database: sqlite3.Connection, batch: list[_Statement | Future[None]]) -> None:
+    def _commit(self, database: sqlite3.Connection, batch: list[Statement | Future[None]]) -> None:
         """Write a batch, without the statements that can never be written. Raises what is wrong
         with the file, and then nothing was written."""
         with transaction(database, "BEGIN"):
             for statement in batch:
                 if not isinstance(statement, Future):
-                    _execute(database, statement)
+                    execute(database, statement)
         if self._num_lost:
             logger.error("%d statements of the usage journal were lost", self._num_lost)
             self._num_lost = 0
@@ -237,7 +244,7 @@ class UsageJournal:
             self._next_prune = now + PRUNE_SECONDS
             _try(database, self._prune)
 
-    def _drain(self) -> list[_Statement | Future[None]]:
+    def _drain(self) -> list[Statement | Future[None]]:
         batch = []
         while self._waiting:
             batch.append(self._waiting.popleft())
@@ -245,7 +252,7 @@ class UsageJournal:
 
     def _open(self) -> sqlite3.Connection:
         """Return the file; rows of this edge's dead predecessors are settled with what is known."""
-        database = open_database(self.path, (SCHEMA,), is_durable=False, busy_seconds=BUSY_SECONDS)
+        database = open_database(self.path, STEPS, is_durable=False, busy_seconds=BUSY_SECONDS)
         with transaction(database, "BEGIN"):
             database.execute(SETTLE_DEAD, (self._clock(), self._edge, self._life))
         return database
@@ -266,20 +273,6 @@ class UsageJournal:
             "DELETE FROM usage WHERE number <= (SELECT MAX(number) FROM usage) - ?",
             (self._max_rows,),
         )
-
-
-def _execute(database: sqlite3.Connection, statement: _Statement) -> None:
-    """Execute a statement; one that can never be executed is left out, and said so.
-
-    Raises what is wrong with the file or the machine, which may pass.
-    """
-    try:
-        database.execute(*statement)
-    except Exception as error:
-        is_of_file = isinstance(error, OSError | MemoryError | sqlite3.OperationalError)
-        if is_of_file or type(error) is sqlite3.DatabaseError:  # its subclasses are of statements
-            raise
-        logger.error("a statement of the usage journal is left out: %r", error)
 
 
 def _try(database: sqlite3.Connection, work: Callable[[sqlite3.Connection], None]) -> None:

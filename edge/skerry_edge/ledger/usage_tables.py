@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import sqlite3
+from collections.abc import Callable
 from typing import Literal
 
 from msgspec import Struct
+
+from skerry_regions.drivers.sqlite_steps import Steps, added_column
+
+Values = tuple[str | float | bytes, ...] | dict[str, str | float]
+Statement = tuple[str, Values | Callable[[], Values]]  # some are made where they are written
+
+logger = logging.getLogger(__name__)
 
 Outcome = Literal["running", "completed", "cached", "cancelled", "failed", "aborted"]
 
@@ -23,6 +33,8 @@ CREATE INDEX IF NOT EXISTS usage_tenant ON usage (tenant, admitted);
 CREATE INDEX IF NOT EXISTS usage_token ON usage (token, admitted);
 CREATE INDEX IF NOT EXISTS usage_unsettled ON usage (edge) WHERE settled IS NULL;
 """
+STEPS: Steps = (SCHEMA, added_column("usage", "chain", "BLOB NOT NULL DEFAULT x''"))
+"""`chain`: `skerry_regions.digests.prefix_chain` of the prompt, or nothing."""
 
 # A row that is complete never changes; of several attempts the one that came furthest counts.
 ADMIT = """
@@ -31,6 +43,9 @@ INSERT INTO usage (id, edge, life, tenant, token, model, admitted, prompt_tokens
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET edge = excluded.edge, life = excluded.life, settled = NULL,
     outcome = 'running' WHERE outcome <> 'completed'
+"""
+CHAIN = """
+UPDATE usage SET chain = ? WHERE id = ? AND settled IS NULL
 """
 PROGRESS = """
 UPDATE usage SET output_tokens = ?1 WHERE id = ?2 AND settled IS NULL AND output_tokens < ?1
@@ -65,3 +80,18 @@ class Amount(Struct, frozen=True, kw_only=True):
     queue_seconds: float = 0.0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
+
+
+def execute(database: sqlite3.Connection, statement: Statement) -> None:
+    """Execute a statement; one that can never be executed is left out, and said so.
+
+    Raises what is wrong with the file or the machine, which may pass.
+    """
+    sql, values = statement
+    try:
+        database.execute(sql, values() if callable(values) else values)
+    except Exception as error:
+        is_of_file = isinstance(error, OSError | MemoryError | sqlite3.OperationalError)
+        if is_of_file or type(error) is sqlite3.DatabaseError:  # its subclasses are of statements
+            raise
+        logger.error("a statement of the usage journal is left out: %r", error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import sqlite3
@@ -24,6 +23,7 @@ from skerry_regions.twin.scenario import (
     SimulatedRegion,
     SimulatedTraffic,
 )
+from skerry_regions.twin.traces import CHAIN_COLUMN, journal_rows
 from skerry_regions.view import Role
 
 LEAST_RTT = 1e-4  # seconds
@@ -37,6 +37,7 @@ class Journaled(Struct, frozen=True, kw_only=True):
     output_tokens: int
     overhead: float  # seconds of it that it was at no node: template, tokens, network, delivery
     edge: str
+    chain: bytes = b""  # of its prompt: `skerry_regions.digests.prefix_chain`
 
 
 class SeenPool(Struct, frozen=True, kw_only=True):
@@ -63,24 +64,24 @@ def journaled(path: Path, since: float) -> list[Journaled]:
 
     Raises `FitError`.
     """
-    query = (
-        "SELECT admitted, prompt_tokens, output_tokens, edge,"
+    columns = (
+        "admitted, prompt_tokens, output_tokens, edge,"
         " settled - admitted - queue_seconds - prefill_seconds - decode_seconds"
-        " FROM usage WHERE admitted >= ? AND outcome = 'completed' AND output_tokens > 0"
-        " AND prompt_tokens > 0 AND settled IS NOT NULL ORDER BY admitted"
+    )
+    completed = (
+        "admitted >= ? AND outcome = 'completed' AND output_tokens > 0"
+        " AND prompt_tokens > 0 AND settled IS NOT NULL"
     )
     try:
-        address = f"{path.absolute().as_uri()}?mode=ro"
-        with contextlib.closing(sqlite3.connect(address, uri=True)) as database:
-            rows = database.execute(query, (since,)).fetchall()
+        rows = journal_rows(path, columns, completed, (since,))
     except sqlite3.Error as error:
         raise FitError(f"{path}: not a usage journal: {error}") from None
     return [
         Journaled(
             admitted=at, prompt_tokens=prompt, output_tokens=output, edge=edge,
-            overhead=max(rest, 0.0),
+            overhead=max(rest, 0.0), chain=chain,
         )
-        for at, prompt, output, edge, rest in rows
+        for at, prompt, output, edge, rest, chain in rows
     ]  # fmt: skip
 
 
@@ -135,13 +136,14 @@ def scenario_of(
 
 
 def trace_of(requests: Sequence[Journaled]) -> str:
-    """Return requests as a trace of BurstGPT's form, seconds from the first one."""
+    """Return requests as a trace of BurstGPT's form, seconds from the first one, with chains."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(("Timestamp", "Request tokens", "Response tokens"))
+    rows.writerow(("Timestamp", "Request tokens", "Response tokens", CHAIN_COLUMN))
     start = min((each.admitted for each in requests), default=0.0)
     for each in requests:
-        rows.writerow((f"{each.admitted - start:.6f}", each.prompt_tokens, each.output_tokens))
+        at, chain = f"{each.admitted - start:.6f}", each.chain.hex()
+        rows.writerow((at, each.prompt_tokens, each.output_tokens, chain))
     return text.getvalue()
 
 

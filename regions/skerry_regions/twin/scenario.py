@@ -168,7 +168,7 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     name: Annotated[str, Meta(min_length=1, max_length=80)] = "as it is"
     seed: Annotated[int, Meta(ge=0, lt=1 << 31)] = 1
-    block_size: Annotated[int, Meta(ge=1, le=4096)] = 64  # tokens; of a trace: its own
+    block_size: Annotated[int, Meta(ge=1, le=4096)] = 64  # tokens; a multiple of a trace's
     regions: Annotated[list[SimulatedRegion], Meta(min_length=1, max_length=MAX_REGIONS)]
     pools: Annotated[list[SimulatedPool], Meta(min_length=1, max_length=256)]
     traffic: Annotated[list[SimulatedTraffic], Meta(min_length=1, max_length=64)]

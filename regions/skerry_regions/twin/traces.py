@@ -4,15 +4,16 @@
 |---|---|
 | Mooncake's (FAST'25), `.jsonl` | timestamp (ms), input_length, output_length, hash_ids |
 | Azure's of 2023, `.csv` | TIMESTAMP, ContextTokens, GeneratedTokens |
-| BurstGPT's, `.csv` | Timestamp (s), Request tokens, Response tokens |
+| BurstGPT's, `.csv` | Timestamp (s), Request tokens, Response tokens; ours have Chain (hex) too |
 | a usage journal, `.sqlite` | `skerry_edge.ledger.usage_tables` |
 
 Each may be compressed (`.gz`). Times are seconds from the first request; a block is the trace's own
-unit of shared prefixes.
+unit of shared prefixes. Chains are those of `skerry_regions.digests.prefix_chain`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import sqlite3
@@ -22,13 +23,16 @@ from datetime import datetime
 from operator import attrgetter
 from pathlib import Path
 from random import Random
-from typing import TextIO
+from typing import Any, TextIO
 
 import orjson
+
+from skerry_regions.digests import BLOCK_SIZE, CHAIN_NAME_SIZE, chain_depths
 
 MOONCAKE_BLOCK = 512  # tokens per hash id
 SQLITE = b"SQLite format 3\0"
 MAX_TOKENS = 1 << 24
+CHAIN_COLUMN = "Chain"
 
 
 class TraceError(ValueError):
@@ -47,33 +51,48 @@ class TraceRequest:
 
 @dataclass(frozen=True, slots=True)
 class RequestTrace:
-    """Requests by arrival, and how many tokens each of their blocks has; 0: they have none."""
+    """Requests by arrival, and how many tokens each of their blocks has; 0: they have none.
+
+    `is_thinned`: they have a name at `chain_depths` alone, each for the whole prefix.
+    """
 
     requests: list[TraceRequest]
     block_size: int
+    is_thinned: bool = False
+
+    @property
+    def depths(self) -> Sequence[int]:
+        """Return, by number of a request's names, how many blocks they stand for."""
+        if self.is_thinned:
+            return 0, *chain_depths(MAX_TOKENS // BLOCK_SIZE)
+        return range(MAX_TOKENS + 1)
 
 
 def read_trace(path: Path) -> RequestTrace:
     """Read a file of any known format. Raises `TraceError`, or `OSError`."""
     with path.open("rb") as raw:
         if raw.read(len(SQLITE)) == SQLITE:
-            return RequestTrace(_journal(path), 0)
+            return _of_chains(_journal(path))
     opener: Callable[..., TextIO] = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8", newline="") as file:
         try:
             head = file.readline()
             file.seek(0)
-            if head.lstrip().startswith("{"):
-                found, size = list(_mooncake(path, file)), MOONCAKE_BLOCK
-            else:
-                found, size = list(_table(path, file)), 0
+            is_mooncake = head.lstrip().startswith("{")
+            found = list((_mooncake if is_mooncake else _table)(path, file))
         except (UnicodeDecodeError, gzip.BadGzipFile, csv.Error) as error:
             raise TraceError(f"{path}: {error}") from None
     if not found:
         raise TraceError(f"{path}: no request in it")
     start = min(request.arrival for request in found)
     moved = [replace(request, arrival=request.arrival - start) for request in found]
-    return RequestTrace(sorted(moved, key=attrgetter("arrival")), size)
+    moved.sort(key=attrgetter("arrival"))
+    return RequestTrace(moved, MOONCAKE_BLOCK) if is_mooncake else _of_chains(moved)
+
+
+def _of_chains(requests: list[TraceRequest]) -> RequestTrace:
+    has_names = any(request.blocks for request in requests)
+    return RequestTrace(requests, BLOCK_SIZE if has_names else 0, is_thinned=has_names)
 
 
 def _mooncake(path: Path, file: TextIO) -> Iterator[TraceRequest]:
@@ -118,7 +137,8 @@ def _of_columns(
     if _date is at:
         output = str(max(int(output), 1))
     tokens = int(output)
-    return TraceRequest(at(time), _count(prompt), _count(tokens) if tokens else 0)
+    names = names_in(bytes.fromhex(row.get(CHAIN_COLUMN) or ""), _count(prompt))
+    return TraceRequest(at(time), _count(prompt), _count(tokens) if tokens else 0, names)
 
 
 def _date(text: str) -> float:
@@ -134,18 +154,44 @@ def _count(value: int | str) -> int:
 
 def _journal(path: Path) -> list[TraceRequest]:
     """Return the requests of a usage journal that made something, by admission."""
+    made = "output_tokens > 0 AND prompt_tokens > 0"
     try:
-        with sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True) as database:
-            rows = database.execute(
-                "SELECT admitted, prompt_tokens, output_tokens FROM usage"
-                " WHERE output_tokens > 0 AND prompt_tokens > 0 ORDER BY admitted"
-            ).fetchall()
-    except sqlite3.Error as error:
+        rows = journal_rows(path, "admitted, prompt_tokens, output_tokens", made)
+        start = rows[0][0] if rows else 0.0
+        found = [
+            TraceRequest(at - start, prompt, output, names_in(chain, prompt))
+            for at, prompt, output, chain in rows
+        ]
+    except (sqlite3.Error, ValueError) as error:
         raise TraceError(f"{path}: not a usage journal: {error}") from None
-    if not rows:
+    if not found:
         raise TraceError(f"{path}: no request in it")
-    start = rows[0][0]
-    return [TraceRequest(at - start, prompt, output) for at, prompt, output in rows]
+    return found
+
+
+def journal_rows(
+    path: Path, columns: str, condition: str, values: Sequence[float] = ()
+) -> list[tuple[Any, ...]]:
+    """Return columns of a usage journal's rows, and last their chains, by admission.
+
+    Raises sqlite3.Error.
+    """
+    address = f"{path.absolute().as_uri()}?mode=ro"
+    with contextlib.closing(sqlite3.connect(address, uri=True)) as database:
+        known = {row[1] for row in database.execute("PRAGMA table_info(usage)")}
+        chain = "chain" if "chain" in known else "x''"  # none were kept before
+        return database.execute(
+            f"SELECT {columns}, {chain} FROM usage WHERE {condition} ORDER BY admitted", values
+        ).fetchall()
+
+
+def names_in(chain: bytes, prompt_tokens: int) -> tuple[bytes, ...]:
+    """Return the names of a chain. Raises ValueError for one that no such prompt has."""
+    names = [chain[at : at + CHAIN_NAME_SIZE] for at in range(0, len(chain), CHAIN_NAME_SIZE)]
+    room = sum(1 for _ in chain_depths(prompt_tokens // BLOCK_SIZE)) if names else 0
+    if len(chain) % CHAIN_NAME_SIZE or len(names) > room:
+        raise ValueError(f"a prompt of {prompt_tokens} tokens has no chain of {len(chain)} bytes")
+    return tuple(names)
 
 
 def spread(trace: Sequence[TraceRequest], rng: Random, tick: float) -> list[TraceRequest]:

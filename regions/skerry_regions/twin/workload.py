@@ -6,6 +6,7 @@ One seed gives one workload, whatever is done with it: policies are compared on 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,12 +71,14 @@ def workload_of(scenario: Scenario, base: Path) -> Workload:
         seed = scenario.seed * 1_000_003 + number
         if traffic.trace is not None:
             trace = read_trace(base / traffic.trace)
-            if trace.block_size not in (0, scenario.block_size):
+            size = trace.block_size or scenario.block_size
+            if scenario.block_size % size:
                 raise ScenarioError(
-                    f"traffic[{number}].trace: its blocks have {trace.block_size} tokens;"
-                    f" set `block_size: {trace.block_size}`"
+                    f"traffic[{number}].trace: its blocks have {size} tokens;"
+                    f" set `block_size: {size}`, or a multiple of it"
                 )
-            parts.append(of_trace(trace, traffic, scenario.names, seed))
+            per_block = scenario.block_size // size
+            parts.append(of_trace(trace, traffic, scenario.names, seed, per_block))
         else:
             parts.append(drawn(traffic, scenario.names, scenario.block_size, seed))
     return joined(parts)
@@ -102,9 +105,14 @@ def joined(parts: Sequence[Workload]) -> Workload:
 
 
 def of_trace(
-    trace: RequestTrace, traffic: SimulatedTraffic, regions: Sequence[str], seed: int
+    trace: RequestTrace,
+    traffic: SimulatedTraffic,
+    regions: Sequence[str],
+    seed: int,
+    per_block: int = 1,
 ) -> Workload:
-    """Return a trace's requests. Sessions stay in their region, but for those that roam."""
+    """Return a trace's requests, with a name for `per_block` of its blocks. Sessions stay in their
+    region, but for those that roam."""
     rng = Random(seed)
     requests: Sequence[TraceRequest] = trace.requests
     if traffic.spread_seconds:
@@ -112,10 +120,8 @@ def of_trace(
     if traffic.seconds is not None:
         requests = [each for each in requests if each.arrival <= traffic.seconds]
     requests = requests[: traffic.limit]
-    blocks = np.array([min(len(each.blocks), MAX_BLOCKS) for each in requests], np.int64)
-    flat = b"".join(name[-8:].rjust(8, b"\0") for each in requests for name in
-                    each.blocks[:MAX_BLOCKS])  # fmt: skip
-    sessions = np.array(sessions_of(requests), np.int64)
+    blocks, names = _blocks_of(requests, trace.depths, per_block)
+    sessions = np.array(sessions_of(requests, trace.depths), np.int64)
     return Workload(
         arrivals=np.array([each.arrival for each in requests]) / traffic.speed,
         prompts=np.array([each.prompt_tokens for each in requests], np.int64),
@@ -123,8 +129,32 @@ def of_trace(
         regions=_regions(sessions, traffic, regions, np.random.default_rng(seed)),
         firsts=np.concatenate([[0], np.cumsum(blocks)])[:-1].astype(np.int64),
         blocks=blocks,
-        names=names_of(np.frombuffer(flat, ">u8").astype(np.uint64)),
+        names=names,
     )
+
+
+def _blocks_of(
+    requests: Sequence[TraceRequest], depths: Sequence[int], per_block: int
+) -> tuple[Int64s, UInt64s]:
+    """Return how many blocks each request has, and the blocks' names.
+
+    Where a name stands for several blocks, these are numbered from it on: as prompts share either
+    all of them or, as far as is known, none.
+    """
+    most = bisect_right(depths, MAX_BLOCKS * per_block) - 1
+    counts = np.array([min(len(each.blocks), most) for each in requests], np.int64)
+    flat = b"".join(name[-8:].rjust(8, b"\0") for each in requests for name in each.blocks[:most])
+    numbers = np.frombuffer(flat, ">u8").astype(np.uint64)
+    until = np.array(depths[: most + 1], np.int64)
+    spans = np.diff(until)[_places(counts)]
+    numbers = np.repeat(numbers, spans) + _places(spans).astype(np.uint64)
+    last = (_places(until[counts]) + 1) % per_block == 0
+    return until[counts] // per_block, names_of(numbers[last])
+
+
+def _places(counts: Int64s) -> Int64s:
+    """Return 0, 1, … for each of so many."""
+    return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def drawn(
@@ -175,9 +205,9 @@ def drawn(
     )
 
 
-def sessions_of(requests: Sequence[TraceRequest]) -> list[int]:
+def sessions_of(requests: Sequence[TraceRequest], depths: Sequence[int]) -> list[int]:
     """Return a number for each request's session: that of an earlier one of which it has most
-    blocks, or a new one."""
+    blocks, or a new one. `depths`: how many blocks so many names stand for."""
     owner: dict[bytes, int] = {}
     lengths: list[int] = []
     found = []
@@ -188,7 +218,7 @@ def sessions_of(requests: Sequence[TraceRequest]) -> list[int]:
                 depth -= 1
                 break
             session = owner[name]
-        if session < 0 or 2 * depth <= lengths[session]:
+        if session < 0 or 2 * depths[depth] <= depths[lengths[session]]:
             session = len(lengths)
             lengths.append(0)
         lengths[session] = max(lengths[session], len(request.blocks))

@@ -55,9 +55,9 @@ def test_usage(tmp_path: Path) -> None:
     assert journal.flush(30)
     journal.close()
     with closing(sqlite3.connect(path)) as database:
-        [row] = database.execute("SELECT id, outcome, output_tokens FROM usage").fetchall()
-    assert row == ("request-1", "completed", 7)
-    assert version(path) == 1
+        [row] = database.execute("SELECT id, outcome, output_tokens, chain FROM usage").fetchall()
+    assert row == ("request-1", "completed", 7, b"")
+    assert version(path) == 2
 
 
 def test_files(tmp_path: Path) -> None:

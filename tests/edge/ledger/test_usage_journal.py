@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import signal
 import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from skerry_edge.ledger import usage_journal
+from skerry_edge.ledger.stores import keeps_chains
 from skerry_edge.ledger.usage_journal import UsageEntry, UsageJournal
 from skerry_edge.ledger.usage_report import Totals, dimensions_of, journals, since_of, totals
 from skerry_edge.ledger.usage_tables import Amount, Outcome
@@ -327,3 +330,65 @@ def test_a_file_that_cannot_be_used_for_a_while_loses_nothing(
     assert outcome_of(journal) == ("completed", 50)
     journal.close()
     assert "cannot be written" in caplog.text
+
+
+def chains(path: Path) -> list[bytes]:
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        return [chain for (chain,) in database.execute("SELECT chain FROM usage ORDER BY number")]
+
+
+def admit_chained(journal: UsageJournal, id: str, chain: Callable[[], bytes]) -> UsageEntry:
+    return journal.admit(
+        id, tenant="t", token="k", model="m", prompt_tokens=64, price=PRICE, chain=chain
+    )
+
+
+def test_a_chain_is_made_on_the_writers_thread_and_costs_no_row(
+    journal: UsageJournal, caplog: pytest.LogCaptureFixture
+) -> None:
+    makers: list[threading.Thread] = []
+
+    def chain() -> bytes:
+        makers.append(threading.current_thread())
+        return b"8 bytes."
+
+    def none() -> bytes:
+        raise OverflowError
+
+    admit_chained(journal, "a", chain).settle("completed", amount())
+    admit_chained(journal, "b", none).settle("completed", amount())
+    admit(journal, "c").settle("completed", amount())
+    assert total_of(journal).completed == 3
+    assert chains(journal.path) == [b"8 bytes.", b"", b""]
+    assert [maker.name for maker in makers] == ["usage-journal"]
+    assert caplog.text.count("is left out") == 1
+    admit_chained(journal, "c", lambda: b"a retry.").settle("cancelled", amount())
+    assert journal.flush()
+    assert outcome_of(journal, "c") == ("completed", 50)
+    assert chains(journal.path) == [b"8 bytes.", b"", b""]  # what is complete never changes
+
+
+def test_prompts_do_not_gather_behind_a_disk_that_takes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage_journal, "MAX_UNNAMED", 10)
+    (tmp_path / "usage.db").mkdir()
+    journal = UsageJournal(tmp_path / "usage.db", edge="e")
+    for number in range(200):
+        admit_chained(journal, f"{number}", lambda: b"8 bytes.")
+    (tmp_path / "usage.db").rmdir()
+    assert journal.flush(30)
+    journal.close()
+    found = chains(journal.path)
+    assert len(found) == 200
+    assert 5 <= found.count(b"8 bytes.") < 100  # of ten statements, each time it has looked
+
+
+@pytest.mark.parametrize(("given", "keeps"), [("", True), ("1", True), (" 0", False)])
+def test_chains_are_kept_unless_the_operator_says_no(given: str, keeps: bool) -> None:
+    assert keeps_chains({"SKERRY_USAGE_CHAINS": given}) is keeps
+
+
+def test_a_setting_of_chains_that_is_neither_is_refused() -> None:
+    with pytest.raises(ValueError, match="SKERRY_USAGE_CHAINS must be 0 or 1, not 'off'"):
+        keeps_chains({"SKERRY_USAGE_CHAINS": "off"})

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from tests.regions.twin.worlds import in_plain_python
 
-ROOT = Path(__file__).parents[3]
 SCRIPT = """
 import json
 from tests.regions.twin.worlds import pool, run, scenario, three_regions
@@ -44,17 +38,7 @@ DONE = 5
 
 def test_the_loop_in_plain_python() -> None:
     """Steps by hand; and nodes that die while regions serve: nothing is lost."""
-    roots = ("", "regions", "core", "edge", "sdk")
-    environment = os.environ | {
-        "NUMBA_DISABLE_JIT": "1",
-        "PYTHONPATH": os.pathsep.join(str(ROOT / root) for root in roots),
-    }
-    ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SCRIPT],
-        env=environment, cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr
-    found = json.loads(ran.stdout)
+    found = in_plain_python(SCRIPT)
     prompt, alone = 1.1, [1.25 + 0.001 * context for context in (11, 12)]
     beside = 1.25 + 0.2 + 0.001 * 13  # the second one's prompt, and the first one's last token
     first = prompt + sum(alone) + beside

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.regions.twin.worlds import scenario
 
+from skerry_regions.digests import prefix_chain
 from skerry_regions.twin.compare import changed, variants
 from skerry_regions.twin.scenario import (
     ScenarioError,
@@ -20,7 +21,7 @@ from skerry_regions.twin.scenario import (
 )
 from skerry_regions.twin.traces import TraceError, read_trace
 from skerry_regions.twin.ways import ways_of
-from skerry_regions.twin.workload import drawn, of_trace
+from skerry_regions.twin.workload import drawn, of_trace, workload_of
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "three-continents.yaml"
 
@@ -95,6 +96,9 @@ def test_an_rtt_matrix_is_read_in_milliseconds(tmp_path: Path) -> None:
 MOONCAKE = {"timestamp": 3000, "input_length": 1100, "output_length": 7, "hash_ids": [4, 5, 6]}
 
 
+CHAINED = "Timestamp,Request tokens,Response tokens,Chain\n"
+
+
 def test_traces_are_known_by_their_columns(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl.gz"
     lines = [json.dumps(MOONCAKE | {"timestamp": 1000}), json.dumps(MOONCAKE)]
@@ -120,6 +124,9 @@ def test_traces_are_known_by_their_columns(tmp_path: Path) -> None:
         ("a,b\n1,2\n", ":1: columns"),
         ('{"timestamp": 1}\n', ":1: not a request"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6,0,4\n", ":2: 0 tokens"),
+        (CHAINED + "5,100,7,00ff\n", ":2: a prompt of 100 tokens has no chain of 2 bytes"),
+        (CHAINED + f"5,130,7,{bytes(24).hex()}\n", ":2: a prompt of 130 tokens has no chain of 24"),
+        (CHAINED + "5,130,7,none\n", ":2: non-hexadecimal"),
         ("", "columns"),
     ],
 )
@@ -143,6 +150,26 @@ def test_sessions_stay_in_their_region(tmp_path: Path) -> None:
     by_turn = workload.regions.reshape(3, 40)
     assert (by_turn == by_turn[0]).all()
     assert 5 < by_turn[0].sum() < 35
+
+
+def test_a_chain_has_a_name_for_each_block(tmp_path: Path) -> None:
+    """Of 19 shared blocks, 18 are known to be; a block of the scenario may be several."""
+    one = list(range(40 * 64))
+    other = one[: 19 * 64] + [7] * (21 * 64)
+    chains = [prefix_chain("m", b"key", ids).hex() for ids in (one, other)]
+    path = tmp_path / "seen.csv"
+    path.write_text(CHAINED + "".join(f"{at},2570,9,{chain}\n" for at, chain in enumerate(chains)))
+    traffic = SimulatedTraffic(regions={"a": 1.0}, trace=path.name)
+    for per_block in (1, 2, 4):
+        given = scenario(block_size=64 * per_block, traffic=[traffic])
+        workload = workload_of(given, tmp_path)
+        assert workload.blocks.tolist() == [40 // per_block] * 2
+        first, second = workload.names.reshape(2, -1).tolist()
+        shared = 18 // per_block
+        assert first[:shared] == second[:shared]
+        assert len({*first, *second}) == 2 * 40 // per_block - shared
+    with pytest.raises(ScenarioError, match="set `block_size: 64`, or a multiple of it"):
+        workload_of(scenario(block_size=96, traffic=[traffic]), tmp_path)
 
 
 def test_drawn_requests_follow_the_day_and_the_popularity() -> None:

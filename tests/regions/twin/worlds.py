@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import functools
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
@@ -23,6 +27,7 @@ from skerry_regions.twin.ways import ways_of
 from skerry_regions.twin.workload import Workload, workload_of
 from skerry_regions.twin.world import Built
 
+ROOT = Path(__file__).parents[3]
 CACHE = Path(gettempdir()) / "skerry-test-kernels"
 GPU = Law(
     base=0.010,
@@ -85,3 +90,18 @@ def run(given: Scenario, workload: Workload | None = None, **changes: Any) -> Tw
     done = TwinRun(built)
     done.run()
     return done
+
+
+def in_plain_python(script: str, *arguments: str) -> Any:
+    """Return what a script prints as JSON, in a process of its own that compiles nothing."""
+    roots = ("", "regions", "core", "edge", "sdk")
+    environment = os.environ | {
+        "NUMBA_DISABLE_JIT": "1",
+        "PYTHONPATH": os.pathsep.join(str(ROOT / root) for root in roots),
+    }
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script, *arguments],
+        env=environment, cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
