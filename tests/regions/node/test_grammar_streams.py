@@ -25,7 +25,7 @@ from tests.regions.toy_nodes import (
     until,
 )
 
-from skerry.errors import InvalidInput
+from skerry.errors import InvalidInput, Unavailable
 from skerry_edge.output.plan import OutputAsked
 from skerry_edge.output.tool_grammars import tool_grammar
 from skerry_edge.output.tools import TAUGHT, toolbox
@@ -34,7 +34,9 @@ from skerry_regions.node.grammar.trial import GrammarVocabulary
 from skerry_regions.region.local import LocalRegion
 from skerry_regions.region.placer import EarlierAttempts, Route
 from skerry_regions.region.remote_region import RemoteRegion
+from skerry_regions.wire.client import failed_event
 from skerry_regions.wire.link import NodeLink
+from skerry_regions.wire.link_connection import Sink
 from skerry_regions.wire.protocol import Accepted, Done, GrammarSpec, Sampling, Submit, Tokens
 
 pytestmark = pytest.mark.anyio
@@ -225,6 +227,46 @@ async def test_a_call_that_no_longer_fits_is_withheld_wherever_the_stream_goes_o
             got = await read(stream, ids, logprobs)
             assert got[:2] == want[:2]
             assert got[2].finish_reason == "length"
+
+
+@pytest.mark.parametrize("first", ["prefill", "decode"])
+async def test_a_first_token_that_leads_to_the_end_is_reported_of_a_split_stream_too(
+    tmp_path: Path, vocabulary: GrammarVocabulary, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """By whichever node reports it first: the decode node has it from the prefill node."""
+
+    async def led(p: Platform, max_tokens: int) -> tuple[str, list[bool]]:
+        sampling = Sampling(temperature=0.0, max_tokens=max_tokens, stop_token_ids=(END,))
+        far = GrammarSpec(kind="regex", source="a{20}|b{200}")
+        events = [e async for e in await p.region.generate(submit(grammar=far, sampling=sampling))]
+        tokens = [event for event in events if isinstance(event, Tokens)]
+        ids = [id_ for event in tokens for id_ in event.token_ids if id_ != END]
+        return text(ids), [event.led for event in tokens]
+
+    class Wordy(Talker):
+        words, turn, end = b"b" * 200, PROMPT[-4:], END
+
+    nodes = [
+        RunningNode(f"n{i}", tmp_path, grammars=Grammars(vocabulary), make_runner=Wordy)
+        for i in range(2)
+    ]
+    async with linked(nodes) as links:
+        p = Platform(nodes, links)
+        assert (await led(p, 250))[0] == "b" * 200
+        want = await led(p, 100)
+        assert (want[0], want[1][0]) == ("a" * 20, True)
+        p.is_split = True
+        assert not any((await led(p, 250))[1])
+        if first == "decode":  # the prefill node is never heard, and its link breaks in the end
+            undisturbed = links[-1].submit
+
+            def lagging(submit: Submit, sink: Sink) -> int:
+                broken = failed_event(0, Unavailable("the link broke"))
+                asyncio.get_running_loop().call_later(0.5, sink, broken)
+                return undisturbed(submit, lambda _: None)
+
+            monkeypatch.setattr(links[-1], "submit", lagging)
+        assert await led(p, 100) == want
 
 
 async def test_no_grammars_here(tmp_path: Path) -> None:
