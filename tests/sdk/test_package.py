@@ -169,6 +169,21 @@ def test_importing_it_drags_nothing_along() -> None:
     assert third_party == {"skerry"}
 
 
+def test_hints_install_from_the_repository() -> None:
+    """Skerry is on no package index: another's package may have its name there."""
+    assert "since Skerry is on no package index yet" in (ROOT / "README.md").read_text()
+    folders = ("core", "edge", "infra", "regions", "sdk")
+    sources = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    named = [
+        line
+        for path in sources
+        for line in path.read_text().splitlines()
+        if re.search(r"pip install [\"']?skerry", line)
+    ]
+    assert len(sources) > 500
+    assert [line[:11] for line in named] == ['[ -x "$p" ]']  # its bytes are in people's lock files
+
+
 def packages_of(extra: str) -> set[str]:
     """What `pip install "skerry[EXTRA]"` asks for, without versions."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

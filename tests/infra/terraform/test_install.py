@@ -70,7 +70,7 @@ def test_the_plugin_of_a_user_installation_is_found(
 
 
 def test_what_cannot_be_installed_is_told(tmp_path: Path) -> None:
-    with pytest.raises(CannotInstall, match=r"pip install 'skerry\[terraform\]'"):
+    with pytest.raises(CannotInstall, match=r"pip install '\.\[terraform\]'"):
         install(tmp_path, tmp_path / "none")
     (tmp_path / ".terraform.d").write_text("in the way")
     with pytest.raises(CannotInstall, match="cannot write"):
@@ -92,7 +92,7 @@ def test_the_plugin_is_not_for_people(environ: dict[str, str], told: str) -> Non
 def test_a_plugin_that_was_installed_by_half_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "grpc.py").write_text("raise ModuleNotFoundError('none', name='grpc')\n")
     done = plugin({}, tmp_path)
-    told = "pip install 'skerry[terraform]'"  # on stdout, where Terraform looks
+    told = "pip install '.[terraform]'"  # on stdout, where Terraform looks
     assert (done.returncode, told in done.stdout) == (1, True), done
 
 

@@ -14,7 +14,7 @@ def main() -> int:
             raise  # ours and gone: a bug, not a missing extra
         sys.stdout.write(  # what Terraform quotes of a plugin that does not start
             f"the skerry provider is not installed whole (no module {error.name!r}); "
-            "run: pip install 'skerry[terraform]'\n"
+            "run `pip install '.[terraform]'` in Skerry's repository\n"
         )
         return 1
     return serve(SKERRY)

@@ -37,7 +37,10 @@ def install(home: Path, plugin: Path) -> Path:
     if sys.platform == "win32":
         raise CannotInstall("Windows wants another kind of plugin, which there is not yet")
     if not os.access(plugin, os.X_OK):
-        raise CannotInstall(f"there is no {plugin}: pip install 'skerry[terraform]' puts it there")
+        raise CannotInstall(
+            f"there is no {plugin}: `pip install '.[terraform]'` in Skerry's repository puts it "
+            "there"
+        )
     version = home / ".terraform.d" / "plugins" / SOURCE / __version__
     try:
         for platform in PLATFORMS:
