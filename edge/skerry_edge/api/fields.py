@@ -28,6 +28,9 @@ MAX_UNKNOWN: Final = 1024  # fields of a body that change nothing; no client has
 MAX_CORRECTED: Final = 16  # of them, compared with all that are known: half a millisecond each
 TYPING_MISTAKES: Final = 2  # edits between a name and one that was meant
 
+ENVELOPE: Final = "response_format.json_schema"  # of a schema
+NESTED: Final = frozenset(("type", "function"))  # of a tool that has its function inside
+
 raw_fields: Final = msgspec.json.Decoder(dict[str, Raw])
 _elements: Final = msgspec.json.Decoder(list[Raw])
 _UNPRINTABLE = re.compile(r"[^A-Za-z0-9_.$\[\]-]")
@@ -45,16 +48,11 @@ class Upstream:
     ignored: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
     ignored_inside: tuple[str, ...] = ()  # of messages, blocks and tools, wherever they are
     echoed: frozenset[str] = frozenset()  # inside of lists: of answers, which clients send back
+    # Of objects that structs have whole: what is known in each, by its path.
+    objects: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 NOTHING: Final = Upstream()
-# Tools in all their forms, of which structs have only that they are objects.
-_FUNCTION: Final = frozenset(("name", "description", "parameters", "input_schema", "strict"))
-_TOOLS: Final = {
-    "tools[]": _FUNCTION | {"type", "function"},
-    "tools[].function": _FUNCTION,
-    "functions[]": _FUNCTION,
-}
 
 
 class KnownFields:
@@ -65,8 +63,8 @@ class KnownFields:
         self._upstream = upstream
         self._inner = _structs_in(kind)
         self._names = _names(kind)
-        for path, names in _TOOLS.items():
-            if path.partition("[")[0] in self._names:
+        for path, names in upstream.objects.items():
+            if re.split(r"[.\[]", path)[0] in self._names:
                 self._inner[path] = names
         self._corrects = corrects
         roots = {re.split(r"[.\[]", path)[0] for path in self._inner}
@@ -105,13 +103,16 @@ class KnownFields:
         """Yield what is ignored of an object, or of those in a list, each name once."""
         start = bytes(value)[:1]
         if start == b"{" and path in self._inner:
-            yield from self._unknown(f"{path}.", raw_fields.decode(value), self._inner[path])
+            fields = raw_fields.decode(value)
+            if path != ENVELOPE or "schema" in fields:  # else it is a schema itself
+                yield from self._unknown(f"{path}.", fields, self._inner[path])
         elif start == b"[" and (names := self._inner.get(f"{path}[]")) is not None:
             found = dict[tuple[str, str], None]()
             for each in _elements.decode(value):
                 if bytes(each)[:1] == b"{":
                     fields = raw_fields.decode(each)
-                    found.update(dict.fromkeys(self._unknown(f"{path}[].", fields, names)))
+                    known = NESTED if path == "tools" and "function" in fields else names
+                    found.update(dict.fromkeys(self._unknown(f"{path}[].", fields, known)))
                     if len(found) > MAX_UNKNOWN:  # it is refused
                         break
             yield from found

@@ -23,6 +23,7 @@ TIMEOUT_HEADER: Final = "cf-aig-request-timeout"
 METADATA_HEADER: Final = "cf-aig-metadata"
 EVENT_HEADER: Final = "cf-aig-event-id"
 LOG_HEADER: Final = "cf-aig-collect-log"
+PAYLOAD_HEADER: Final = "cf-aig-collect-log-payload"
 IGNORED: Final = (
     "cf-aig-backoff",
     "cf-aig-byok-alias",
@@ -31,7 +32,7 @@ IGNORED: Final = (
     "cf-aig-retry-delay",
     "cf-aig-zdr",
 )
-NOTED: Final = frozenset((METADATA_HEADER, EVENT_HEADER, LOG_HEADER, *IGNORED))
+NOTED: Final = frozenset((METADATA_HEADER, EVENT_HEADER, LOG_HEADER, PAYLOAD_HEADER, *IGNORED))
 
 MAX_METADATA: Final = 5  # upstream's
 MAX_TEXT: Final = 256  # characters of a value in a trace
@@ -80,8 +81,8 @@ def note(request: Request) -> None:
     known = admitted(request)
     fields = known.fields
     ignored = [name for name in IGNORED if name in fields]
-    if fields.get(LOG_HEADER, "false").strip().lower() != "false":
-        ignored.append(LOG_HEADER)
+    logged = (LOG_HEADER, PAYLOAD_HEADER)
+    ignored += [name for name in logged if fields.get(name, "false").strip().lower() != "false"]
     known.ignore(ignored)
     attributes: Attributes = {}
     for name, value in _metadata_of(fields.get(METADATA_HEADER, "{}")).items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from skerry_edge.api.fields import Upstream
+from skerry_edge.api.fields import ENVELOPE, NESTED, Upstream
 
 Neutral = dict[str, tuple[object, ...]]
 
@@ -29,10 +29,22 @@ BOOKKEEPING: Final[Neutral] = {
     "service_tier": (),
     "user": (),
 }
+_FUNCTION: Final = frozenset(("name", "description", "parameters", "input_schema", "strict"))
+_CHOICE: Final = frozenset(("type", "function", "name", "allowed_tools", "mode", "tools"))
+OBJECTS: Final = {
+    "tools[]": _FUNCTION | NESTED,
+    "tools[].function": _FUNCTION,
+    "functions[]": _FUNCTION,
+    "tool_choice": _CHOICE,
+    "function_call": _CHOICE,
+    "response_format": frozenset(("type", "schema", "json_schema")),
+    ENVELOPE: frozenset(("name", "description", "schema", "strict")),
+}
 
 NATIVE_TEXT: Final = Upstream(
     refused={"audio": (), "image": (), "image_b64": ()},
     ignored=EFFORT,
+    objects=OBJECTS,
 )
 NATIVE_TEXTS: Final = Upstream(refused={"image": ()})
 CHAT: Final = Upstream(
@@ -48,6 +60,7 @@ CHAT: Final = Upstream(
     | {"prediction": (), "store": (), "stream_options.include_obfuscation": ()},
     ignored_inside=("cache_control", "prompt_cache_breakpoint"),
     echoed=frozenset(("annotations",)),
+    objects=OBJECTS,
 )
 COMPLETIONS: Final = Upstream(
     refused={"suffix": ()},
@@ -78,6 +91,10 @@ RESPONSES: Final = Upstream(
     echoed=frozenset(
         ("annotations", "encrypted_content", "logprobs", "phase", "status", "summary")
     ),
+    objects={
+        "tools[]": frozenset(("type", "name", "description", "parameters", "strict")),
+        "tool_choice": _CHOICE,
+    },
 )
 MESSAGES: Final = Upstream(
     refused={
@@ -110,4 +127,8 @@ MESSAGES: Final = Upstream(
         "input_examples",
     ),
     echoed=frozenset(("citations", "signature")),
+    objects={
+        "tools[]": frozenset(("type", "name", "description", "input_schema", "strict")),
+        "tool_choice": frozenset(("type", "name", "disable_parallel_tool_use")),
+    },
 )

@@ -38,12 +38,16 @@ class OutputItems:
 
     def __init__(self) -> None:
         self.all: list[TextItem | PartialCall] = []
+        self._held: list[TokenLogprob] = []  # of tokens whose text may become a call's markup
 
     def add(self, piece: Piece) -> list[Change]:
-        """Take a piece in; what it changed, in order."""
+        """Take a piece in; what it changed, in order. Logprobs of calls are left out."""
         changes = []
-        if piece.text or piece.logprobs:
-            changes.append(self._add_text(piece.text, piece.logprobs))
+        self._held += piece.logprobs
+        if piece.text:
+            changes.append(self._add_text(piece.text, self._logprobs_of(piece.text)))
+        if piece.calls:
+            self._held = []
         for delta in piece.calls:
             begins = delta.id is not None and delta.name is not None
             if delta.id is not None and delta.name is not None:
@@ -74,6 +78,16 @@ class OutputItems:
         ]
         return Message("assistant", "\n".join(texts), tool_calls=calls or None)
 
+    def _logprobs_of(self, text: str) -> list[TokenLogprob]:
+        """Return the logprobs of a text that is now certain. Behind it may be held those of a call
+        that begins, and after a call, before it, those of that call's end."""
+        size, held, self._held = len(text.encode()), self._held, []
+        if self.all and isinstance(self.all[-1], PartialCall):
+            return _covering(held[::-1], size)[::-1]
+        logprobs = _covering(held, size)
+        self._held = held[len(logprobs) :]
+        return logprobs
+
     def _add_text(self, text: str, logprobs: list[TokenLogprob]) -> Change:
         last = self.all[-1] if self.all else None
         begins = not isinstance(last, TextItem)
@@ -83,3 +97,12 @@ class OutputItems:
         item.pieces.append(text)
         item.logprobs += logprobs
         return Change(index=len(self.all) - 1, begins=begins, text=text, logprobs=logprobs)
+
+
+def _covering(logprobs: list[TokenLogprob], size: int) -> list[TokenLogprob]:
+    """Return as many from the start as have so many bytes."""
+    count = 0
+    while count < len(logprobs) and size > 0:
+        size -= len(logprobs[count].bytes)
+        count += 1
+    return logprobs[:count]

@@ -18,6 +18,7 @@ from skerry_regions.wire.protocol import MAX_GRAMMAR, GrammarSpec
 
 MAX_CHOICES = 1000
 ANY_OBJECT: Schema = {"type": "object"}
+_WITHOUT = {"schema": ("text", "json_schema"), "json_schema": ("text", "json_object")}  # types
 
 
 class FormatRequest(Protocol):
@@ -78,7 +79,11 @@ def _response_format(
     if not asked:
         return None
     strict: object = None
-    match asked.get("type"):
+    kind = asked.get("type")
+    for name in ("schema", "json_schema"):
+        if kind in _WITHOUT[name] and asked.get(name) is not None:
+            raise _wrong(f"response_format.{name}", f"has no place beside the type {kind!r}")
+    match kind:
         case "text":
             return None
         case "json_object":  # some clients put a schema beside it
@@ -97,7 +102,10 @@ def _enveloped(value: object) -> tuple[object, str, object]:
     its path, and what the caller says of `strict`."""
     path = "response_format.json_schema"
     if isinstance(value, dict) and isinstance(value.get("schema"), dict):
-        return value["schema"], f"{path}.schema", value.get("strict")
+        strict = value.get("strict")
+        if not isinstance(strict, bool | None):
+            raise _wrong(f"{path}.strict", "must be true or false")
+        return value["schema"], f"{path}.schema", strict
     return value, path, None
 
 

@@ -181,6 +181,9 @@ def toolbox(request: ToolRequest, unenforced: Unenforced | None = None) -> Toolb
     given = request.tools or request.functions or []
     choice_field = "tool_choice" if request.tool_choice is not None else "function_call"
     choice = request.tool_choice if request.tool_choice is not None else request.function_call
+    for first, second in (("tools", "functions"), ("tool_choice", "function_call")):
+        if getattr(request, first) and getattr(request, second):
+            raise invalid_tools(second, f"cannot be combined with {first}")
     if not given:
         if choice in (None, "none", "auto"):
             return None
@@ -226,9 +229,13 @@ def _tool(given: dict[str, Any], path: str, unenforced: Unenforced | None) -> To
     description = function.get("description") or ""
     if not isinstance(description, str):
         raise invalid_tools(f"{path}.description", "must be a string")
+    is_strict = function.get("strict") or False
+    if not isinstance(is_strict, bool):
+        raise invalid_tools(f"{path}.strict", "must be true or false")
     path += ".input_schema" if "input_schema" in function else ".parameters"
-    declared = function.get("input_schema") or function.get("parameters") or NO_ARGUMENTS
-    is_strict = function.get("strict") is True
+    given_schemas = [function.get(each) for each in ("input_schema", "parameters")]
+    declared = next((each for each in given_schemas if each is not None), None)
+    declared = NO_ARGUMENTS if declared in (None, {}) else declared
     parameters = checked(declared, path, None if is_strict else unenforced)
     if parameters.get("type", "object") != "object":
         raise invalid_tools(f"{path}.type", "must be 'object'")
@@ -237,7 +244,7 @@ def _tool(given: dict[str, Any], path: str, unenforced: Unenforced | None) -> To
         description=description,
         declared=declared,
         parameters=parameters | {"type": "object"},
-        is_strict=function.get("strict") is True,
+        is_strict=is_strict,
     )
 
 

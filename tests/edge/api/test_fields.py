@@ -7,6 +7,7 @@ import types
 import typing
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any, Literal
 
 import pytest
@@ -159,7 +160,7 @@ DIALECTS = [
         {"include": ["message.output_text.logprobs"], "instructions": "x", "temperature": 0.5}
         | {"max_output_tokens": 4, "metadata": {"a": "b"}, "parallel_tool_calls": True}
         | {"store": False, "stream": False, "text": {"format": {"type": "text"}}}
-        | {"tool_choice": "auto", "tools": [{"type": "function"} | FUNCTION], "top_logprobs": 1}
+        | {"tool_choice": "auto", "tools": [{"type": "function"} | FUNCTION], "top_logprobs": 0}
         | {"top_p": 0.5},
         "/v1/responses",
     ),
@@ -252,6 +253,11 @@ def test_every_field_of_upstreams_clients(edge: Deployment, dialect: Dialect, na
 def test_the_table_of_fields_is_in_the_documentation() -> None:
     """A new field of an SDK changes it, and so does one that begins to work."""
     text = (ROOT / "docs/api.md").read_text()
+    _, _, table = text.partition("| request | works | refused | named |\n")
+    rows = [line.split(" | ")[0] for line in table.partition("\n\n")[0].splitlines()]
+    assert rows[1:] == [f"| {dialect.name}" for dialect in DIALECTS]
+    for package in ("openai", "anthropic", "cloudflare"):
+        assert f"`{package}` {version(package)}" in text
     for dialect in DIALECTS:
         found: dict[Verdict, list[str]] = {"works": [], "refused": [], "named": []}
         for name in dialect.fields:
@@ -319,6 +325,36 @@ def test_unknown_names_inside_of_lists_are_named_once(edge: Deployment) -> None:
         assert f"{at}: no such field; did you mean" in reply.text
 
 
+def test_unknown_names_in_tools_choices_and_formats_are_named(edge: Deployment) -> None:
+    """Their structs are those of the schemas, which have fields of their own."""
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "title": "A"}
+    flat = {"name": "f", "parameters": schema, "input_schema": schema}
+    bare, function = {"type": "json_schema", "json_schema": schema}, {"type": "function"}
+    whole = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    wrong = {"type": "json_schema", "json_schema": {"schema": schema, "stritc": True}, "x": 1}
+    chosen = {"type": "tool", "name": "f", "mode": "auto"}
+    asked: list[tuple[str, dict[str, Any], str | None]] = [
+        ("chat/completions", {"response_format": bare}, None),
+        ("chat/completions", {"response_format": whole}, None),
+        ("chat/completions", {"response_format": wrong},
+         "response_format.json_schema.stritc, response_format.x"),
+        ("chat/completions", {"tools": [TOOL | {"strict": True}]}, "tools[].strict"),
+        ("chat/completions", {"tools": [TOOL], "tool_choice": TOOL | {"parallel": 1}},
+         "tool_choice.parallel"),
+        ("messages", {"tools": [flat], "tool_choice": chosen},
+         "tool_choice.mode, tools[].parameters"),
+        ("responses", {"tools": [function | flat], "tool_choice": function | {"name": "f", "y": 1}},
+         "tool_choice.y, tools[].input_schema"),
+    ]  # fmt: skip
+    least = {each.path.removeprefix("/v1/"): each.least for each in DIALECTS}
+    for path, body, named in asked:
+        url = edge.chat_path.replace("chat/completions", path)
+        reply = edge.client.post(url, json=least[path] | body)
+        assert (reply.status_code, reply.headers.get(HEADER)) == (200, named), reply.text
+    reply = edge.run(prompt="x", response_format=wrong)
+    assert "response_format.json_schema.stritc: no such field; did you mean strict?" in reply.text
+
+
 def test_what_an_answer_had_is_no_field_of_the_next_request(edge: Deployment) -> None:
     path = edge.chat_path.replace("chat/completions", "responses")
     first = edge.client.post(path, json={"model": MODEL, "input": "hi"}).json()
@@ -356,6 +392,31 @@ def test_values_that_ask_for_nothing_are_taken(edge: Deployment) -> None:
     ):
         reply = edge.chat(**body)
         assert (reply.status_code, reply.headers.get(HEADER)) == (200, None), reply.text
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda each: each.name)
+def test_no_dialect_is_silent_about_others_fields(edge: Deployment, dialect: Dialect) -> None:
+    """What servers of open models, and other dialects, have beside them."""
+    if not dialect.path:
+        return
+    path = edge.run_path.partition("/run/")[0] + dialect.path
+    for name, value in {
+        "chat_template_kwargs": {"enable_thinking": False},
+        "image": [1, 2, 3],
+        "reasoning_effort": "low",
+        "thinking": {"type": "enabled", "budget_tokens": 1024},
+        "cache_control": {"type": "ephemeral"},
+        "prompt_cache_key": "k",
+        "service_tier": "flex",
+        "mcp_servers": [{"type": "url", "url": "https://mcp.example", "name": "m"}],
+        "modalities": ["audio"],
+        "truncation": "auto",
+    }.items():
+        reply = edge.client.post(path, json=dialect.least | {name: value})
+        if reply.status_code == 400:
+            assert name in reply.text
+        else:
+            assert (reply.status_code, reply.headers.get(HEADER)) == (200, name), reply.text
 
 
 def test_hints_inside_of_messages_are_named(edge: Deployment) -> None:

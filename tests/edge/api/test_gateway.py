@@ -127,11 +127,11 @@ def test_what_only_a_gateway_of_upstreams_has_is_named(edge: Deployment) -> None
         "cf-aig-backoff", "cf-aig-collect-log", "cf-aig-max-attempts", "options.gateway.color",
     ]  # fmt: skip
     assert IGNORED not in bound(edge, **gateway(collectLog=False)).headers
-    header = {"cf-aig-collect-log": "true"}
-    assert (
-        edge.client.post(edge.run_path, json={"prompt": "x"}, headers=header).headers[IGNORED]
-        == "cf-aig-collect-log"
-    )
+    for header in ("cf-aig-collect-log", "cf-aig-collect-log-payload"):
+        for value, named in (("true", header), ("false", None)):
+            sent = {header: value}
+            reply = edge.client.post(edge.run_path, json={"prompt": "x"}, headers=sent)
+            assert reply.headers.get(IGNORED) == named
 
 
 def test_metadata_is_in_the_requests_trace(edge: Deployment) -> None:
@@ -206,6 +206,10 @@ def test_steps_of_openais_dialect(edge: Deployment) -> None:
         body = [step(provider=provider, endpoint=endpoint, query=query | {"model": prefix + MODEL})]
         reply = edge.client.post(UNIVERSAL, json=body)
         assert reply.json()["object"] == "chat.completion", reply.text
+        assert IGNORED not in reply.headers
+        configured = [body[0] | {"config": {"requestTimeout": 1}}]
+        reply = edge.client.post(UNIVERSAL, json=configured)
+        assert reply.headers[IGNORED] == "[].config"
     wrong = edge.client.post(UNIVERSAL, json=[step(provider="compat", endpoint="embeddings")])
     assert "[0].endpoint" in wrong.text
 

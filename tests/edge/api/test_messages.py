@@ -257,6 +257,10 @@ def test_tokens_are_counted(edge: Deployment) -> None:
         ({"temperature": 1.5}, "invalid_request_error"),
         ({"tools": [{"type": "web_search_1", "name": "w"}]}, "invalid_request_error"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "invalid_request_error"),
+        (
+            {"tools": [TOOL], "tool_choice": {"type": "auto", "disable_parallel_tool_use": "yes"}},
+            "invalid_request_error",
+        ),
         ({"max_tokens": CONTEXT}, "invalid_request_error"),
         ({"model": UNSERVED}, "not_found_error"),
         (

@@ -62,7 +62,7 @@ def test_what_the_region_is_asked(edge: Deployment) -> None:
         max_completion_tokens=9, max_tokens=5, temperature=0, seed=-1, top_k=-1, min_p=0.1,
         typical_p=0.7,
         frequency_penalty=0.5, presence_penalty=-0.5, logit_bias={"65": -100, "66": 1.5},
-        min_tokens=2, ignore_eos=True, top_logprobs=4,
+        min_tokens=2, ignore_eos=True,
     )  # fmt: skip
     edge.chat()
     first, second = (submit.sampling for submit in edge.region.submits)
@@ -213,6 +213,7 @@ def assert_error(reply: Any, status: int, code: str, number: int, param: str | N
         ({"n": 9}, "n"),  # more than this edge has places
         ({"n": 0}, "n"),
         ({"top_logprobs": 21}, "top_logprobs"),
+        ({"top_logprobs": 4}, "top_logprobs"),  # without logprobs
         ({"presence_penalty": 2.5}, "presence_penalty"),
         ({"max_completion_tokens": 513}, "max_completion_tokens"),
         ({"min_tokens": 300}, "min_tokens"),

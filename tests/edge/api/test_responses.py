@@ -152,7 +152,11 @@ def test_logprobs_when_included(edge: Deployment) -> None:
     told = named_events(create(edge, **asked, stream=True).text)
     streamed = [each for name, data in told if name.endswith("delta") for each in data["logprobs"]]
     assert streamed == part["logprobs"]
-    assert create(edge, top_logprobs=1).json()["output"][0]["content"][0]["logprobs"] == []
+    reply = create(edge, top_logprobs=1)
+    assert reply.json()["output"][0]["content"][0]["logprobs"] == []
+    assert reply.headers["x-skerry-ignored"] == "top_logprobs"
+    reply = create(edge, **asked | {"include": [*asked["include"], "reasoning.encrypted_content"]})
+    assert reply.headers["x-skerry-ignored"] == "include"
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -199,6 +203,47 @@ def test_calls_of_tools(edge: Deployment, stream: bool) -> None:
     result = [{"type": "function_call_output", "call_id": call["call_id"], "output": "42"}]
     create(edge, previous_response_id=body["id"], input=result, tools=[TOOL])
     assert "42" in prompt(edge)
+
+
+def test_logprobs_beside_calls_are_those_of_the_text(edge: Deployment) -> None:
+    edge.region.script = lambda submit: answer(f"{CALL}{CALL[6:]}D\u00f6ne <.")
+    asked: dict[str, Any] = {"include": ["message.output_text.logprobs"], "tools": [TOOL]}
+    output = create(edge, **asked).json()["output"]
+    kinds = ["message", "function_call", "function_call", "message"]
+    assert [item["type"] for item in output] == kinds
+    parts = [item["content"][0] for item in output if item["type"] == "message"]
+    assert [part["text"].strip() for part in parts] == ["Well.", "D\u00f6ne <."]
+    for part in parts:
+        told = bytes(byte for each in part["logprobs"] for byte in each["bytes"])
+        assert told.decode() == part["text"]
+    events = named_events(create(edge, **asked, stream=True).text)
+    deltas = [data for name, data in events if name.endswith("text.delta")]
+    streamed = [each for data in deltas for each in data["logprobs"]]
+    assert streamed == [each for part in parts for each in part["logprobs"]]
+
+
+@pytest.mark.parametrize("per_step", [1, 7, 500])
+@pytest.mark.parametrize("size", [len(CALL), 15, 9])
+def test_logprobs_before_a_call(edge: Deployment, size: int, per_step: int) -> None:
+    """However many tokens a step has; a call that is cut leaves none of its markup either."""
+    is_whole = size == len(CALL)
+    steps = answer(CALL[:size], per_step=per_step, reason="stop" if is_whole else "length")
+    edge.region.script = lambda submit: steps
+    asked: dict[str, Any] = {"include": ["message.output_text.logprobs"], "tools": [TOOL]}
+    output = create(edge, **asked).json()["output"]
+    kinds = ["message", "function_call"] if is_whole else ["message"]
+    assert [item["type"] for item in output] == kinds
+    (part,) = output[0]["content"]
+    assert part["text"].strip() == "Well."
+    assert "".join(each["token"] for each in part["logprobs"]) == part["text"]
+
+
+@pytest.mark.parametrize("per_step", [1, 7, 500])
+def test_logprobs_of_a_call_make_no_text(edge: Deployment, per_step: int) -> None:
+    edge.region.script = lambda submit: answer(CALL[6:], per_step=per_step)
+    asked: dict[str, Any] = {"include": ["message.output_text.logprobs"], "tools": [TOOL]}
+    (call,) = create(edge, **asked).json()["output"]
+    assert (call["type"], call["arguments"]) == ("function_call", '{"a": 1}')
 
 
 def test_a_named_tool(edge: Deployment) -> None:
@@ -258,6 +303,7 @@ def assert_refused(reply: httpx.Response, param: str) -> None:
         ({"input": [{"type": "function_call", "name": "f"}]}, "input[0].arguments"),
         ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"text": {"format": {"type": "text", "schema": {}}}}, "text.format.schema"),
         ({"background": True}, "background"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "p"}}, "prompt"),

@@ -159,6 +159,8 @@ LEFT_OUT: list[tuple[Schema, Schema, list[str]]] = [
     ({"oneOf": [{"type": "integer"}, {"type": "number"}]},
      {"anyOf": [{"type": "integer"}, {"type": "number"}]}, ["oneOf"]),
     ({"oneOf": [{}], "anyOf": [{"type": "null"}]}, {"anyOf": [{"type": "null"}]}, ["oneOf"]),
+    ({"allOf": [{"type": "object"}], "unevaluatedProperties": False},
+     {"allOf": [{"type": "object"}]}, ["unevaluatedProperties"]),
     ({"$ref": "https://example.org/a.json"}, {}, ["$ref"]),
     ({"enum": [1, (1 << 53) + 1], "type": "integer"}, {"type": "integer"}, ["enum"]),
 ]  # fmt: skip
@@ -256,6 +258,14 @@ def test_every_form_reaches_the_region(
     [
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        ({"response_format": {"type": "json_object", "json_schema": PET}},
+         "response_format.json_schema"),
+        ({"response_format": {"type": "text", "schema": PET}}, "response_format.schema"),
+        ({"response_format": {"type": "json_schema", "json_schema": PET, "schema": PET}},
+         "response_format.schema"),
+        ({"response_format": {"type": "json_schema",
+                              "json_schema": {"schema": PET, "strict": "yes"}}},
+         "response_format.json_schema.strict"),
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}},
          "response_format.json_schema.schema.not"),
         ({"response_format": {"type": "json_schema",

@@ -142,6 +142,42 @@ def test_a_schema(edge: EngineEdge) -> None:
         assert check_tool(edge, seed)
 
 
+FAR: Schema = {
+    "type": "object",
+    "properties": {"a": {"type": "string", "minLength": 100_000}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+
+
+def test_a_schema_without_a_known_way_is_refused_where_it_is_strict(edge: EngineEdge) -> None:
+    edge.says("Well.")
+    base = f"/client/v4/accounts/{ACCOUNT}/ai"
+    messages = [{"role": "user", "content": "hi"}]
+    asked: dict[str, Any] = {"model": DEFAULT, "messages": messages, "max_tokens": 8}
+
+    def sent(strict: bool) -> list[tuple[str, dict[str, Any]]]:
+        named = {"name": "made", "schema": FAR, "strict": strict}
+        wanted = {"response_format": {"type": "json_schema", "json_schema": named}}
+        text = {"format": {"type": "json_schema", **named}}
+        return [
+            (f"run/{DEFAULT}", {"messages": messages, "max_tokens": 8} | wanted),
+            ("v1/chat/completions", asked | wanted),
+            ("v1/responses", {"model": DEFAULT, "input": "hi", "text": text}),
+        ]
+
+    told = "no shortest output of this schema is known"
+    for path, body in sent(True):
+        reply = edge.client.post(f"{base}/{path}", json=body)
+        assert (reply.status_code, told in reply.text) == (400, True), reply.text
+    form = {"output_config": {"format": {"type": "json_schema", "schema": FAR}}}
+    reply = edge.client.post(f"{base}/v1/messages", json=asked | form)  # is strict by itself
+    assert (reply.status_code, told in reply.text) == (400, True), reply.text
+    path, body = sent(False)[1]
+    reply = edge.client.post(f"{base}/{path}", json=body)
+    assert reply.json()["choices"][0]["finish_reason"] == "length"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("start", range(0, 1000, 50))

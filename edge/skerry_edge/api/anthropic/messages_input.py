@@ -77,6 +77,11 @@ def _function(tool: dict[str, Any], place: str) -> dict[str, Any]:
 
 
 def _tool_choice(choice: dict[str, Any] | None) -> str | dict[str, Any] | None:
+    if not isinstance((choice or {}).get("disable_parallel_tool_use"), bool | None):
+        raise InvalidInput(
+            "Bad input: tool_choice.disable_parallel_tool_use: expected true or false",
+            param="tool_choice.disable_parallel_tool_use",
+        )
     match choice:
         case None:
             return None

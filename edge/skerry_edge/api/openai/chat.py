@@ -132,6 +132,10 @@ async def chat_job(edge: Edge, asked: ChatCompletionRequest, caller: Caller) -> 
     spec, text = edge.served(asked.model)
     if asked.lora is not None:
         raise LoraNotSupported(f"The model {spec.id} does not support LoRA.", param="lora")
+    if asked.top_logprobs and not asked.logprobs:
+        raise InvalidInput(
+            "Bad input: top_logprobs: only where logprobs is true", param="top_logprobs"
+        )
     plan, messages, tools = None, asked.messages, None
     if not is_plain(asked, asked.messages):
         is_strict = asked.options is not None and bool(asked.options.strict)

@@ -30,7 +30,7 @@ from skerry_edge.api.fields import renamed
 from skerry_edge.api.handler import attended, begin, caller_of, event_stream
 from skerry_edge.api.openai.chat import chat_job
 from skerry_edge.api.responses.responses_answer import Draft, Events, begun, collect, events_of
-from skerry_edge.api.responses.responses_input import chat_request, turns_of
+from skerry_edge.api.responses.responses_input import chat_request, left_out, turns_of
 from skerry_edge.api.responses.responses_items import conversation_ids, input_ids, listed
 from skerry_edge.api.responses.responses_wire import (
     DeletedResponse,
@@ -62,6 +62,7 @@ async def create(request: Request) -> Response:
     edge = edge_of(request)
     asked = await read_json(request, _body)
     caller = caller_of(request)
+    admitted(request).ignore(left_out(asked))
     arrive(request, model_of(edge, asked.model))
     turns, ids = turns_of(asked), input_ids(asked.input, caller.request_id)
     if (previous := await _previous(edge, caller.tenant, asked)) is not None:

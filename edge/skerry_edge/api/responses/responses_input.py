@@ -91,6 +91,7 @@ def _tool_call(item: InputItem, place: str) -> dict[str, Any]:
 
 def chat_request(asked: ResponsesRequest, conversation: Sequence[Message]) -> ChatCompletionRequest:
     instructions = [Message("system", asked.instructions)] if asked.instructions else []
+    with_logprobs = WITH_LOGPROBS in (asked.include or ())
     return ChatCompletionRequest(
         model=asked.model,
         messages=[*instructions, *conversation],
@@ -98,12 +99,21 @@ def chat_request(asked: ResponsesRequest, conversation: Sequence[Message]) -> Ch
         temperature=asked.temperature,
         top_p=asked.top_p,
         seed=asked.seed,
-        logprobs=WITH_LOGPROBS in (asked.include or ()),
-        top_logprobs=asked.top_logprobs,
+        logprobs=with_logprobs,
+        top_logprobs=asked.top_logprobs if with_logprobs else None,
         response_format=_response_format(asked.text.format if asked.text else None),
         tools=[_function(tool, f"tools[{i}]") for i, tool in enumerate(asked.tools or ())],
         tool_choice=_tool_choice(asked.tool_choice),
         parallel_tool_calls=asked.parallel_tool_calls,
+    )
+
+
+def left_out(asked: ResponsesRequest) -> list[str]:
+    """Return the fields whose values change nothing here."""
+    included = asked.include or []
+    unused = ["include"] if any(each != WITH_LOGPROBS for each in included) else []
+    return unused + (
+        ["top_logprobs"] if asked.top_logprobs and WITH_LOGPROBS not in included else []
     )
 
 
@@ -128,6 +138,6 @@ def _response_format(given: TextFormat | None) -> dict[str, Any] | None:
     if given is None:
         return None
     if given.type != "json_schema":
-        return {"type": given.type}
+        return {"type": given.type} | ({} if given.schema is None else {"schema": given.schema})
     schema = {"name": given.name, "schema": given.schema, "strict": given.strict}
     return {"type": given.type, "json_schema": schema}

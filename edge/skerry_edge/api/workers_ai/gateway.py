@@ -51,6 +51,7 @@ class GatewayStep(Struct):
 _steps = msgspec.json.Decoder(
     Annotated[list[GatewayStep], Meta(min_length=1, max_length=MAX_STEPS)]
 )
+_fields = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
 
 def in_gateway(handler: Handler) -> Handler:
@@ -79,7 +80,15 @@ async def universal(request: Request) -> Response:
     part of its answer. A stream that has begun is the answer, whatever becomes of it.
     """
     known = admitted(request)
-    steps = decode(_steps, await read_body(request))
+    body = await read_body(request)
+    steps = decode(_steps, body)
+    known.ignore(
+        [
+            f"[].{name}"
+            for fields in _fields.decode(body)
+            for name in fields.keys() - set(GatewayStep.__struct_fields__)
+        ]
+    )
     failure: SkerryError | None = None
     fields, headers = known.fields, dict(known.answer_headers)
     for place, step in enumerate(steps):
