@@ -58,6 +58,9 @@ def test_a_running_platform_is_calibrated(skerry: Skerry, tmp_path: Path) -> Non
     assert [(pool.role, pool.replicas) for pool in given.pools] == [("hybrid", 1)]
     law = given.pools[0].speed
     assert law.base > 0
-    assert len(read_trace(tmp_path / "seen.csv").requests) > 20
+    trace = read_trace(tmp_path / "seen.csv")
+    assert len(trace.requests) > 20
+    assert {len(each.blocks) - each.prompt_tokens // 64 for each in trace.requests} == {0}
+    assert any(each.blocks for each in trace.requests)
     again = skerry("simulate", str(file), "--fit", "--seconds", "1")
     assert "exists" in again.stderr
