@@ -21,6 +21,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 settings.load_profile("skerry")  # `--hypothesis-profile=deep` loads the other one after it
 
+# Torch reads it when it is imported. Its threads spin while they wait for one another: where other
+# workers of the suite use the cores too, a small model takes several times as long on all of them.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Triton reads it when it is imported; where there is a GPU its kernels are tested there.
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
