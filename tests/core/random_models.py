@@ -60,17 +60,19 @@ def write_gguf(
     format_of: Callable[[str], str] = lambda name: "F32",
     metadata: Mapping[str, int | float | str] | None = None,
     also: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
+    has_tokens: bool = False,
 ) -> Path:
     """Write a GGUF file as llama.cpp's converter would, with some tokens. Returns `path`.
 
-    `also` adds pairs that `metadata` cannot hold.
+    `also` adds pairs that `metadata` cannot hold, the tokens where it `has_tokens` itself.
     """
     architecture = FAMILIES[config.architecture] or "llama"
     writer = gguf.GGUFWriter(path, architecture)
     write_sizes(writer, config)
     if window := config.layers[0].window:
         writer.add_sliding_window(window)
-    writer.add_token_list([f"token {i}" for i in range(config.vocab_size)])
+    if not has_tokens:
+        writer.add_token_list([f"token {i}" for i in range(config.vocab_size)])
     also(writer)
     for key, value in (metadata or {}).items():
         match value:
