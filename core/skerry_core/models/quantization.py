@@ -143,6 +143,7 @@ class _Joiner:
         self._check(f"{module}.scales", scales, (groups, outputs))
         self._check(f"{module}.qzeros", zeros, (groups, outputs // 8))
         less_one = self.quantization.zeros_less_one
+        self._check_order(f"{module}.g_idx", inputs, groups)
 
         def make() -> Bytes:
             if awq:
@@ -153,6 +154,19 @@ class _Joiner:
             return blocks.uint4_rows(codes, dequantize(scales).T, points)
 
         return FileTensor("UINT4", (outputs, inputs), self._named(f"{module}.scales", make))
+
+    def _check_order(self, name: str, inputs: int, groups: int) -> None:
+        """Raise WeightsError where GPTQ's group of each input is not that of its place: files of
+        `desc_act`, also where config.json does not say so."""
+        if name not in self.tensors:
+            return
+        order = self._tensor(name, "I32")
+        self._check(name, order, (inputs,))
+        if not np.array_equal(_words(order), np.arange(inputs) // (inputs // groups)):
+            raise WeightsError(
+                f"{self.file}: tensor {name!r} puts inputs in another order (desc_act), "
+                "which is not supported"
+            )
 
     def _packed(self, module: str, words: FileTensor) -> FileTensor:
         outputs, inputs = words.shape[0], 8 * words.shape[1]

@@ -113,13 +113,33 @@ def test_what_the_engine_cannot_open_is_not_added(
     assert "@cf/me/other" not in [spec.id for spec in Catalog.load(home)]
 
 
+@pytest.mark.parametrize(
+    "model_type",
+    [
+        "gpt2",  # not tried
+        "deepseek_v2", "deepseek_v3", "kimi_k2",  # latent attention
+        "qwen3_next", "granitemoehybrid", "mamba2", "jamba", "lfm2",  # a recurrent state
+        "t5", "bart",  # encoder and decoder
+        "apertus",  # xIELU
+        "llama4",
+    ],
+)  # fmt: skip
 def test_a_folder_is_refused_by_its_model_type_before_its_tensors(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, model_type: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    save_file({"wte.weight": np.zeros((2, 2), np.float32)}, tmp_path / "model.safetensors")
+    assert main(["models", "add", str(tmp_path), "--as", "@cf/me/other"]) == 1
+    assert f"model_type '{model_type}' is not supported, only ('llama'" in capsys.readouterr().err
+
+
+def test_an_activation_that_no_runner_has_is_refused_by_its_name(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "gpt2", "n_positions": 1024}')
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "hidden_act": "xielu"}')
     save_file({"wte.weight": np.zeros((2, 2), np.float32)}, tmp_path / "model.safetensors")
-    assert main(["models", "add", str(tmp_path), "--as", "@cf/me/gpt2"]) == 1
-    assert "model_type 'gpt2' is not supported, only ('llama'" in capsys.readouterr().err
+    assert main(["models", "add", str(tmp_path), "--as", "@cf/me/other"]) == 1
+    assert "hidden_act 'xielu' is not supported" in capsys.readouterr().err
 
 
 def test_a_model_and_another_name_are_removed(

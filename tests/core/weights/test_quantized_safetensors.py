@@ -282,6 +282,23 @@ def test_parts_that_do_not_fit_are_refused(
         WeightFile.open(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        (torch.arange(64).flip(0).int() // GROUP, r"g_idx' puts inputs in another order"),
+        (torch.arange(32).int() // GROUP, r"g_idx' has shape \(32,\)"),
+    ],
+)
+def test_another_order_that_is_not_stated_is_refused(
+    tmp_path: Path, order: Tensor, message: str
+) -> None:
+    write(tmp_path, "GPTQ")
+    path = tmp_path / "model.safetensors"
+    save_file(load_file(path) | {"model.layers.1.self_attn.q_proj.g_idx": order}, path)
+    with pytest.raises(WeightsError, match=message):
+        WeightFile.open(tmp_path)
+
+
 def test_a_scale_beyond_f16_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "compressed-tensors, scales in bfloat16")
     path = tmp_path / "model.safetensors"
