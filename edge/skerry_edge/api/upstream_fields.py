@@ -31,7 +31,11 @@ BOOKKEEPING: Final[Neutral] = {
 }
 _FUNCTION: Final = frozenset(("name", "description", "parameters", "input_schema", "strict"))
 _CHOICE: Final = frozenset(("type", "function", "name", "allowed_tools", "mode", "tools"))
+_CALL: Final = frozenset(("name", "arguments"))
 OBJECTS: Final = {
+    "messages[].function_call": _CALL,
+    "messages[].tool_calls[]": _CALL | {"id", "index", "type", "function"},
+    "messages[].tool_calls[].function": _CALL,
     "tools[]": _FUNCTION | NESTED,
     "tools[].function": _FUNCTION,
     "functions[]": _FUNCTION,

@@ -316,6 +316,13 @@ def test_unknown_names_inside_of_lists_are_named_once(edge: Deployment) -> None:
     ]  # fmt: skip
     whole = edge.chat(messages=[{"role": "user", "content": "hi"}], tools=[TOOL])
     assert HEADER not in whole.headers
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}", "x": 1}}
+    called = {"role": "assistant", "content": None, "tool_calls": [call | {"signature": "s"}]}
+    reply = edge.chat(messages=[*turns[:1], called], tools=[TOOL])
+    assert reply.headers[HEADER].split(", ")[2:] == [
+        "messages[].tool_calls[].function.x", "messages[].tool_calls[].signature",
+    ]  # fmt: skip
+    assert edge.chat(max_tokens=5, max_completion_tokens=9).headers[HEADER] == "max_tokens"
     for wrong, at in (
         ({"messages": [{"role": "user", "contant": "hi"}]}, "messages[].contant"),
         ({"prompt": "x", "options": {"gateway": {"cacheTTL": 60}}}, "options.gateway.cacheTTL"),

@@ -20,7 +20,14 @@ from skerry.wire.openai import (
     ChoiceLogprobs,
 )
 from skerry_edge.api.bodies import Body
-from skerry_edge.api.edge_request import arrive, decoded, edge_of, model_of, read_body
+from skerry_edge.api.edge_request import (
+    admitted,
+    arrive,
+    decoded,
+    edge_of,
+    model_of,
+    read_body,
+)
 from skerry_edge.api.handler import attended, begin, caller_of, event_stream, job_of
 from skerry_edge.api.upstream_fields import CHAT
 from skerry_edge.envelopes import OPENAI, Dialect, JSONBytes, encode
@@ -88,6 +95,8 @@ async def _answer(
     is_legacy = bool(asked.functions) and not asked.tools
     if is_legacy:  # an answer of that time has room for one call
         asked.parallel_tool_calls = False
+    if asked.max_tokens is not None and asked.max_completion_tokens is not None:
+        admitted(request).ignore(["max_tokens"])  # the older name
     job = await chat_job(edge, asked, caller)
     choices = await begin(request, job)
     answer = Answer(
