@@ -143,8 +143,10 @@ def test_a_body_is_bounded(attacked: Attacked) -> None:
 
 
 def test_an_exceptions_text_never_reaches_a_caller(
-    attacked: Attacked, monkeypatch: pytest.MonkeyPatch
+    attacked: Attacked, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """It has an id, by which an operator finds it in the log."""
+
     def broken(*args: object, **more: object) -> None:
         raise RuntimeError("the secret of another tenant")
 
@@ -155,3 +157,8 @@ def test_an_exceptions_text_never_reaches_a_caller(
     )  # fmt: skip
     assert answer.status_code == 500
     assert "secret of another" not in answer.text
+    said = answer.json()["error"]
+    error_id = said["message"].rpartition(": ")[2]
+    assert (said["type"], len(error_id)) == ("internal", 16)
+    assert f"error {error_id}: GET '/control/v1/audit' failed" in caplog.text
+    assert "the secret of another tenant" in caplog.text

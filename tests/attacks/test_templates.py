@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from hashlib import blake2b
 from pathlib import Path
 
 import jinja2
@@ -94,9 +95,16 @@ def test_a_template_that_cannot_be_used_is_named_when_it_is_loaded() -> None:
 
 
 @pytest.mark.model
-def test_a_model_of_ones_own_lays_out_in_the_child(default_model: ModelFiles) -> None:
+def test_a_model_of_ones_own_lays_out_in_the_child(
+    default_model: ModelFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     own = TextModel(default_model, context_window=64)
     foreign = TextModel(default_model, context_window=64, is_foreign=True)
+    assert default_model.chat_template is not None
+    digest = blake2b(default_model.chat_template.encode(), digest_size=16).hexdigest()
+    shown = f"{default_model.id}: chat template {digest}"
+    assert caplog.messages == [shown, f"{shown}, rendered in a child"]
     assert foreign.render(HI) == own.render(HI)
     foreign.close()
     bad = msgspec.structs.replace(default_model, chat_template="{{ raise_exception('no') }}")

@@ -9,6 +9,7 @@ own format put them there. A plain `str` is somebody's text, and control tokens 
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -26,6 +27,8 @@ from skerry_edge.text.render_budget import TemplateLimit, TemplateRefusal
 from skerry_edge.text.template import FAILURES, ChatTemplate
 from skerry_edge.text.token_cache import Borders
 from skerry_regions.models.model_files import ModelFiles
+
+logger = logging.getLogger(__name__)
 
 LIKELY_CHARS = 4  # of a token; texts with more for each token of the context are looked at first
 PIECE_CHARS = 16 << 10  # that are tokenised at a time to see whether a text is too long
@@ -92,6 +95,8 @@ class TextModel:
                 self._template = ForeignTemplate(source, tokens=tokens)
             else:
                 self._template = ChatTemplate(source, tokens=tokens, now=now, clock=clock)
+            where = ", rendered in a child" if is_foreign else ""
+            logger.info("%s: chat template %s%s", self.id, self.template_digest, where)
 
     def close(self) -> None:
         """End what a foreign template runs in. Blocks; nothing is laid out afterwards."""

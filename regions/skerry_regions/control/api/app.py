@@ -8,6 +8,8 @@ Answers are JSON; a refusal is `{"error": {"type", "message", "field"}}`. See do
 from __future__ import annotations
 
 import asyncio
+import logging
+import secrets
 from collections.abc import Iterable
 
 from starlette.applications import Starlette
@@ -31,12 +33,15 @@ from skerry_regions.control.errors import (
 from skerry_regions.known_hosts import comes_from_page
 from skerry_regions.operations import Handler, Operation, public_paths, routes
 
+logger = logging.getLogger(__name__)
+
 
 def create_app(control: Control) -> Starlette:
     """Return the ASGI application, to be served by a server that bounds heads and slow senders."""
     gate = ControlGate(control, public_paths(OPERATIONS))
     app = Starlette(
-        routes=routes(OPERATIONS, gate.guarded), exception_handlers={HTTPException: gate.not_routed}
+        routes=routes(OPERATIONS, gate.guarded),
+        exception_handlers={HTTPException: gate.not_routed, Exception: gate.failed},
     )
     app.router.redirect_slashes = False  # a redirect would pass the gate, and name routes
     return app
@@ -82,6 +87,13 @@ class ControlGate:
             raise UnknownResource(f"there is no route {request.url.path[:200]}")
         except ControlError as refused:
             return await self._refusal(scope, refused, caller)
+
+    async def failed(self, request: Request, error: Exception) -> Response:
+        """Answer a request whose operation raised; the log says more of the error's id."""
+        error_id = secrets.token_hex(8)
+        what = f"{request.method} {request.url.path[:200]!r}"
+        logger.error("error %s: %s failed", error_id, what, exc_info=error)
+        return refusal(ControlError(f"The control plane failed; its log says why: {error_id}"))
 
     def _check_sender(self, scope: Scope) -> None:
         """Raise Misdirected for a foreign `Host`, Forbidden for a change that a page requests."""
