@@ -23,37 +23,19 @@ class BertNetwork:
     def __init__(self, file: BertFile) -> None:
         self.file = file
         self.config = file.config
+        self.hidden_size = file.config.hidden_size
+        self.vocab_size = file.config.vocab_size
+        self.max_tokens = file.config.max_tokens
+        self.parts = file.config.parts
+        self.num_classes = file.num_classes
+        self.kernels = ENCODER_KERNELS
         self._weights: _PackedBert | None = None
-
-    @property
-    def hidden_size(self) -> int:
-        return self.config.hidden_size
-
-    @property
-    def vocab_size(self) -> int:
-        return self.config.vocab_size
-
-    @property
-    def max_tokens(self) -> int:
-        return self.config.max_tokens
-
-    @property
-    def parts(self) -> int:
-        return self.config.parts
-
-    @property
-    def num_classes(self) -> int:
-        return self.file.num_classes
 
     @property
     def packed_bytes(self) -> int:
         """Return the memory of all but the words, which stay in the file."""
         size, inner = self.config.hidden_size, self.config.intermediate_size
         return 4 * self.config.num_hidden_layers * size * (4 * size + 2 * inner)
-
-    @property
-    def kernels(self) -> KernelSet:
-        return ENCODER_KERNELS
 
     def pack(self) -> None:
         self._weights = _PackedBert(self.file)

@@ -68,6 +68,10 @@ class DecoderNetwork:
 
     def __init__(self, config: ModelConfig, tensors: dict[str, FileTensor]) -> None:
         self.config = config
+        self.hidden_size = config.hidden_size
+        self.vocab_size = config.vocab_size
+        self.max_tokens = config.max_context
+        self.kernels = DECODER_KERNELS
         self._tensors = tensors
         self._weights: _PackedDecoder | None = None
 
@@ -79,26 +83,10 @@ class DecoderNetwork:
             return cls(file.config, dict(file.tensors))
 
     @property
-    def hidden_size(self) -> int:
-        return self.config.hidden_size
-
-    @property
-    def vocab_size(self) -> int:
-        return self.config.vocab_size
-
-    @property
-    def max_tokens(self) -> int:
-        return self.config.max_context
-
-    @property
     def packed_bytes(self) -> int:
         """Return the memory of all but the words, which stay in the file."""
         shapes = expected_shapes(self.config)
         return sum(4 * int(np.prod(shape)) for name, shape in shapes.items() if name != EMBEDDING)
-
-    @property
-    def kernels(self) -> KernelSet:
-        return DECODER_KERNELS
 
     def pack(self) -> None:
         self._weights = _PackedDecoder(self.config, self._tensors)

@@ -44,12 +44,13 @@ class Body(Generic[S]):
         self._fields = KnownFields(kind, upstream, corrects=corrects)
 
     def decode(self, body: bytes, *, is_strict: bool = False) -> tuple[S, list[str]]:
-        """Return the request, and the fields of the body that change nothing.
+        """Return the request, and the fields of the body that change nothing; `object_bytes` has
+        looked at the body before.
 
         Raises as `decode` and `KnownFields.left_out` do; `InvalidInput` with `is_strict`, or
         `options.strict` of the request, for any field that would be left out.
         """
-        asked, fields = decode(self._decoder, body), self._fields
+        asked, fields = _decoded(self._decoder, body), self._fields
         given = raw_fields.decode(body)
         if given.keys() <= fields.plain and not any(sign in body for sign in fields.signs):
             return asked, []  # as nearly always
@@ -115,10 +116,14 @@ def _window_bits(body: bytes, coding: str) -> int:
 
 def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     """Decode JSON strictly. Raises `InvalidJSON`, or `InvalidInput` with the field's path."""
+    object_bytes(body)
+    return _decoded(decoder, body)
+
+
+def _decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     if not body.strip():
         raise InvalidJSON("The request body is empty; send a JSON object.")
     try:
-        object_bytes(body)
         if not body.isascii():
             body.decode()  # msgspec does not look inside strings that it skips
         return decoder.decode(body)

@@ -57,8 +57,7 @@ class RelayPlan(Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, topology: Topology) -> RelayPlan:
         """Return one of a topology's distances, without a socket yet."""
-        priors = topology.link_priors()
-        return cls(rtts=tuple((a, b, speed.rtt) for (a, b), speed in sorted(priors.items())))
+        return cls(rtts=topology.rtts())
 
     def relays(self) -> dict[str, tuple[str, float]]:
         """Return by each socket that other regions reach, where it leads, and the seconds of one
@@ -121,9 +120,7 @@ class RunningRelays:
     """The relays of a plan, which may change. Lives on one event loop."""
 
     def __init__(self) -> None:
-        self._running: dict[
-            str, tuple[str, Relay]
-        ] = {}  # by where they listen; and where they lead
+        self._running: dict[str, tuple[str, Relay]] = {}  # by where they listen; and where to
         self._stamp: object = None
 
     async def follow(self, file: Path) -> None:

@@ -189,6 +189,11 @@ class Topology(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 )
         return priors
 
+    def rtts(self) -> tuple[tuple[str, str, float], ...]:
+        """Return the round trip to assume of each pair of regions, in seconds, in order."""
+        priors = sorted(self.link_priors().items())
+        return tuple((a, b, speed.rtt) for (a, b), speed in priors)
+
 
 def distance_km(a: TopologyRegion, b: TopologyRegion) -> float:
     """Return the distance along a great circle."""

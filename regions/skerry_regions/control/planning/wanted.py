@@ -67,8 +67,7 @@ def wanted(
     for id in desired.edge_nodes():
         groups[id] = _edge_group(desired, id, tuple(sorted(offered)), ports.get(id, 0))
     if desired.routing().emulate is not None:
-        priors = platform_topology(desired).link_priors()
-        rtts = tuple((a, b, speed.rtt) for (a, b), speed in sorted(priors.items()))
+        rtts = platform_topology(desired).rtts()
         groups[RELAYS] = Group(id=RELAYS, replicas=1, settings=RelaySettings(rtts=rtts))
     for zone, spec in desired.dns_zones().items():
         if spec.serve:
