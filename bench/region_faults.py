@@ -79,17 +79,15 @@ def rtts() -> dict[tuple[str, str], float]:
     }
 
 
-def topology(policy: str) -> dict[str, Any]:
+def topology(policy: str, edges: int, **pool: Any) -> dict[str, Any]:
+    """Three regions with so many edges each, and a pool of nodes with a thread each."""
+    pool = {"name": "a", "role": "hybrid", "model": MODEL, "threads": 1} | pool
     return {
         "regions": [{"name": name, "iata": name.upper()} for name in CITIES],
-        "pools": [
-            {"name": "a", "region": name, "role": "hybrid", "model": MODEL, "runner": "toy",
-             "replicas": NODES, "threads": 1, "kv_blocks": 256}
-            for name in CITIES
-        ],
+        "pools": [pool | {"region": name} for name in CITIES],
         "edges": [
             {"name": f"edge-{name}-{number}", "region": name, "placement": policy}
-            for name in CITIES for number in range(EDGES)
+            for name in CITIES for number in range(edges)
         ],
         "links": [{"between": list(pair), "rtt": rtt} for pair, rtt in rtts().items()],
         "emulate": {"rtt": "links"},
@@ -121,7 +119,10 @@ def calls(seed: int, seconds: float) -> list[Call]:
 
 @contextmanager
 def running(policy: str) -> Generator[Platform]:
-    with sleeping_nodes(LAW), of_topology(topology(policy)) as made:
+    with (
+        sleeping_nodes(LAW),
+        of_topology(topology(policy, EDGES, runner="toy", replicas=NODES, kv_blocks=256)) as made,
+    ):
         yield made
 
 

@@ -41,17 +41,15 @@ from bench.measuring import stats
 from bench.measuring.load import StreamTimes
 from bench.measuring.replay import complete, replay
 from bench.measuring.run import Run, parser
-from bench.region_faults import rtts
+from bench.region_faults import AWAY, SHARES, topology
 from bench.sim.traces import TraceRequest, mooncake
-from bench.subjects.models import MODEL, default_model
+from bench.subjects.models import default_model
 from bench.subjects.platforms import of_topology
 
 COST, NEAREST, IN_TURN = "cost", "nearest", "round-robin"
 POLICIES = (COST, NEAREST, IN_TURN)
-REGIONS = {"fra": 0.5, "iad": 0.3, "nrt": 0.2}  # share of conversations
 EDGES = 2  # of each region
 TURNS = 3
-AWAY = 0.25  # of requests: come in at another region's edge
 LOAD = 0.5
 BLOCK = 64  # tokens
 SHAPE = Shape("mooncake_conversation", mooncake("conversation"), 32, 32)
@@ -106,7 +104,7 @@ def conversations() -> list[list[TraceRequest]]:
 
 def drawn(count: int, rng: Random) -> list[tuple[TraceRequest, str]]:
     """So many requests of whole conversations, and where each comes in, in the order of arrival."""
-    names, weights = list(REGIONS), list(REGIONS.values())
+    names, weights = list(SHARES), list(SHARES.values())
     entries: list[tuple[TraceRequest, str]] = []
     for turns in rng.sample(conversations(), len(conversations())):
         place = rng.choices(names, weights)[0]
@@ -136,24 +134,11 @@ def jobs(count: int, seconds: float, salt: int) -> list[Job]:
 @contextmanager
 def platform(policy: str) -> Generator[Platform]:
     """Three regions, running."""
-    topology = {
-        "regions": [{"name": name, "iata": name.upper()} for name in REGIONS],
-        "pools": [
-            {"name": "a", "region": name, "role": "hybrid", "model": MODEL, "threads": 1}
-            for name in REGIONS
-        ],
-        "edges": [
-            {"name": f"edge-{name}-{number}", "region": name, "placement": policy}
-            for name in REGIONS for number in range(EDGES)
-        ],
-        "links": [{"between": list(pair), "rtt": rtt} for pair, rtt in rtts().items()],
-        "emulate": {"rtt": "links"},
-    }  # fmt: skip
-    with of_topology(topology) as made:
+    with of_topology(topology(policy, EDGES)) as made:
         urls = {
             name: [made.route("v1/completions", edge["url"]) for edge in made.status["edges"]
                    if edge["region"] == name]
-            for name in REGIONS
+            for name in SHARES
         }  # fmt: skip
         yield Platform(urls, made.token)
 
@@ -211,7 +196,7 @@ def main() -> int:
     made = parser(__doc__, quick="1 round of 12 requests; faults by cost alone, to the frozen node")
     made.add_argument("--only", choices=("cost", "faults"), help="one of the two parts")
     given = made.parse_args()
-    run = Run(given, threads=len(REGIONS), min_width=120)
+    run = Run(given, threads=len(SHARES), min_width=120)
     default_model()
     cells: list[stats.Cell] = []
     found: dict[str, dict[str, dict[str, float]]] = {}
