@@ -19,7 +19,7 @@ from tests.disks import small_disk
 from tests.e2e.command import MODEL, Skerry, new_home, until
 from tests.e2e.control_client import ControlClient
 from tests.infra.loads import a_prompt, load, repeated, traced, try_to_trace
-from tests.infra.watching import SLOW, Fault, Prometheus, assert_fires_alone
+from tests.infra.watching import SLOW, Fault, Prometheus, assert_fires_alone, running
 
 from skerry_regions.models.model_files import ModelFiles
 
@@ -83,29 +83,22 @@ def skerry(tmp_path_factory: pytest.TempPathFactory, default_model: ModelFiles) 
         skerry = new_home(disk, default_model)
         for name, text in FILES.items():
             (disk / f"{name}.yaml").write_text(text.replace("{folder}", str(folder)))
-        done = skerry("up", "--detach", "--topology", str(disk / "topology.yaml"))
-        assert done.returncode == 0, done.stderr
-        try:
+        with running(skerry, disk / "topology.yaml"):
             applied = skerry("apply", "-f", str(disk / "own.yaml"))
             assert applied.returncode == 0, applied.stderr
             yield skerry
-        finally:
-            assert skerry("down").returncode == 0
 
 
 @pytest.fixture(scope="module")
 def prometheus(skerry: Skerry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    prometheus = Prometheus(
+    with Prometheus(
         tmp_path_factory.mktemp("prometheus"), skerry, *SLOW,
         ("    http_sd_configs:", f"    {ANY_CERTIFICATE}\n    http_sd_configs:"),
         ("skerry_control_behind_seconds > 60", "skerry_control_behind_seconds > 6"),
-    )  # fmt: skip
-    try:
+    ) as prometheus:  # fmt: skip
         until(lambda: prometheus.up() == TARGETS)
         until(lambda: prometheus.firing() == set())
         yield prometheus
-    finally:
-        prometheus.stop()
 
 
 @contextlib.contextmanager

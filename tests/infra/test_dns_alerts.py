@@ -16,7 +16,7 @@ from tests.e2e.command import MODEL, Skerry, new_home, until
 from tests.faults.test_dns_failover import EDGES, LOST, PUBLIC, Relay, dns_server, free_port
 from tests.faults.test_dns_failover import TOPOLOGY as PLACES
 from tests.infra.loads import repeated
-from tests.infra.watching import SLOW, Fault, Prometheus, assert_fires_alone
+from tests.infra.watching import SLOW, Fault, Prometheus, assert_fires_alone, running
 
 from skerry_regions.models.model_files import ModelFiles
 
@@ -76,22 +76,15 @@ def watched(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         metrics = f"127.0.0.1:{free.getsockname()[1]}"
-    done = skerry("up", "--detach", "--topology", str(file))
-    assert done.returncode == 0, done.stderr
-    try:
-        with (
-            relayed(port) as (relays, loop),
-            dns_server(skerry, file, "--workers", "1", "--metrics", f"tcp:{metrics}") as dns_port,
-        ):
-            prometheus = Prometheus(parent, skerry, *SLOW, dns=metrics)
-            try:
-                until(lambda: prometheus.number("skerry_dns_fast_path") == 1)
-                until(lambda: prometheus.number("sum(skerry_dns_region_up)") == len(PUBLIC))
-                yield Watched(skerry, prometheus, relays, loop.call_soon_threadsafe, dns_port)
-            finally:
-                prometheus.stop()
-    finally:
-        assert skerry("down", "--timeout", "20").returncode == 0
+    with (
+        running(skerry, file, "--timeout", "20"),
+        relayed(port) as (relays, loop),
+        dns_server(skerry, file, "--workers", "1", "--metrics", f"tcp:{metrics}") as dns_port,
+        Prometheus(parent, skerry, *SLOW, dns=metrics) as prometheus,
+    ):
+        until(lambda: prometheus.number("skerry_dns_fast_path") == 1)
+        until(lambda: prometheus.number("sum(skerry_dns_region_up)") == len(PUBLIC))
+        yield Watched(skerry, prometheus, relays, loop.call_soon_threadsafe, dns_port)
 
 
 def silent_region(watched: Watched) -> Fault:

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from tests.e2e.command import MODEL, Skerry, new_home, until
 from tests.infra.loads import a_prompt, braked, load
-from tests.infra.watching import SLOW, Fault, Prometheus, assert_fires_alone
+from tests.infra.watching import SLOW, Fault, Prometheus, assert_fires_alone, running
 
 from skerry_regions.models.model_files import ModelFiles
 
@@ -46,10 +46,8 @@ def skerry(tmp_path_factory: pytest.TempPathFactory, default_model: ModelFiles) 
     (skerry.home / "cache").symlink_to(kernels)
     (parent / "topology.yaml").write_text(TOPOLOGY)
     (parent / "other.yaml").write_text(OTHER)
-    done = skerry("up", "--detach", "--topology", str(parent / "topology.yaml"))
-    assert done.returncode == 0, done.stderr
-    yield skerry
-    assert skerry("down").returncode == 0
+    with running(skerry, parent / "topology.yaml"):
+        yield skerry
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +68,9 @@ def patient(skerry: Skerry, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @contextlib.contextmanager
 def watching(folder: Path, skerry: Skerry, *changes: tuple[str, str]) -> Generator[Prometheus]:
-    prometheus = Prometheus(folder, skerry, *changes)
-    try:
+    with Prometheus(folder, skerry, *changes) as prometheus:
         until(lambda: prometheus.up().get("skerry-node") == {NODE})
         yield prometheus
-    finally:
-        prometheus.stop()
 
 
 def node(skerry: Skerry, id: str = NODE) -> dict[str, Any]:

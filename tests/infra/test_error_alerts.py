@@ -38,11 +38,8 @@ def test_errors_raise_their_alert(tmp_path: Path, default_model: ModelFiles) -> 
     try:
         assert skerry("apply", "-f", str(tmp_path / "platform.yaml")).returncode == 0
         control.until_ready("edge_nodes/edge")
-        prometheus = Prometheus(tmp_path, skerry, *SLOW)
-        try:
+        with Prometheus(tmp_path, skerry, *SLOW) as prometheus:
             until(lambda: prometheus.up().get("skerry-edge"))
             assert_fires_alone(prometheus, skerry, requests_that_nobody_serves, "SkerryErrors")
-        finally:
-            prometheus.stop()
     finally:
         control.stop()

@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.command import MODEL, Skerry, new_home, until
 from tests.infra.loads import a_prompt, load
 from tests.infra.test_monitoring import NAME, panels, rules
-from tests.infra.watching import SLOW, Prometheus
+from tests.infra.watching import SLOW, Prometheus, running
 
 from skerry_regions.models.model_files import ModelFiles
 
@@ -59,19 +59,16 @@ def skerry(tmp_path_factory: pytest.TempPathFactory, default_model: ModelFiles) 
     skerry = new_home(parent, default_model)
     for name, text in (("topology", TOPOLOGY), ("own", LAUNCHED)):
         (parent / f"{name}.yaml").write_text(text)
-    done = skerry("up", "--detach", "--topology", str(parent / "topology.yaml"))
-    assert done.returncode == 0, done.stderr
-    applied = skerry("apply", "-f", str(parent / "own.yaml"))
-    assert applied.returncode == 0, applied.stderr
-    yield skerry
-    assert skerry("down").returncode == 0
+    with running(skerry, parent / "topology.yaml"):
+        applied = skerry("apply", "-f", str(parent / "own.yaml"))
+        assert applied.returncode == 0, applied.stderr
+        yield skerry
 
 
 @pytest.fixture(scope="module")
 def prometheus(skerry: Skerry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    prometheus = Prometheus(tmp_path_factory.mktemp("prometheus"), skerry, *SLOW)
-    yield prometheus
-    prometheus.stop()
+    with Prometheus(tmp_path_factory.mktemp("prometheus"), skerry, *SLOW) as prometheus:
+        yield prometheus
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.command import MODEL, Skerry, new_home, until
 from tests.infra.loads import a_prompt, load
-from tests.infra.watching import SLOW, Fault, Prometheus, assert_fires_alone
+from tests.infra.watching import SLOW, Fault, Prometheus, assert_fires_alone, running
 
 from skerry_regions.models.model_files import ModelFiles
 from skerry_regions.process.launch_folder import LaunchFolder
@@ -36,20 +36,15 @@ def skerry(tmp_path_factory: pytest.TempPathFactory, default_model: ModelFiles) 
     parent = tmp_path_factory.mktemp("routes")
     (parent / "topology.yaml").write_text(TOPOLOGY)
     skerry = new_home(parent, default_model)
-    done = skerry("up", "--detach", "--topology", str(parent / "topology.yaml"))
-    assert done.returncode == 0, done.stderr
-    yield skerry
-    assert skerry("down").returncode == 0
+    with running(skerry, parent / "topology.yaml"):
+        yield skerry
 
 
 @pytest.fixture(scope="module")
 def prometheus(skerry: Skerry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    prometheus = Prometheus(tmp_path_factory.mktemp("prometheus"), skerry, *SLOW)
-    try:
+    with Prometheus(tmp_path_factory.mktemp("prometheus"), skerry, *SLOW) as prometheus:
         until(lambda: prometheus.up().get("skerry-node") == NODES)
         yield prometheus
-    finally:
-        prometheus.stop()
 
 
 def relays(skerry: Skerry) -> int:

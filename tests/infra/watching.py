@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable, Generator, Set
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 from tests.e2e.command import SECONDS, Skerry, until
@@ -57,8 +58,19 @@ def quick_configuration(folder: Path, skerry: Skerry, dns: str) -> str:
     return text.partition("  - job_name: skerry-dns")[0]
 
 
+@contextlib.contextmanager
+def running(skerry: Skerry, topology: Path, *down: str) -> Generator[None]:
+    """Run a topology's platform while the block runs; `down` are options of its end."""
+    done = skerry("up", "--detach", "--topology", str(topology))
+    assert done.returncode == 0, done.stderr
+    try:
+        yield
+    finally:
+        assert skerry("down", *down).returncode == 0
+
+
 class Prometheus:
-    """A server at a port of its own."""
+    """A server at a port of its own. A context manager, which ends with it."""
 
     def __init__(
         self, folder: Path, skerry: Skerry, *changes: tuple[str, str], dns: str = ""
@@ -122,7 +134,10 @@ class Prometheus:
     def _alerts(self, expression: str) -> set[str]:
         return {each["alertname"] for each in self.series(expression)}
 
-    def stop(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._process.terminate()
         self._process.wait(SECONDS)
         self._log.close()
