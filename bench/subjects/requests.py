@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from skerry_core.device_pages import DevicePages
 from skerry_core.engine.sequence import Sequence
+from skerry_core.reasoning_budget import Mark, ReasoningBudget
 from skerry_core.request import KVBlock, PriorityName
 
 if TYPE_CHECKING:
@@ -36,6 +37,16 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reasoning:
+    """A `ReasoningLimit`."""
+
+    max_tokens: int
+    end_ids: tuple[int, ...]
+    begins: tuple[Mark, ...] = ()
+    ends: tuple[Mark, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """An engine's `Request`, and what else its sequence is made of."""
 
@@ -54,13 +65,19 @@ class Request:
     export_pages: Callable[[], DevicePages | None] | None = None
     private_blocks: bool = False
     matcher: Matcher | None = None
+    reasoning: Reasoning | None = None
+    token_texts: tuple[bytes, ...] = ()  # of the vocabulary, for marks that are texts
 
     def sequence(self) -> Sequence:
         """Make a new sequence of this request."""
+        limit, budget = self.reasoning, None
+        if limit is not None:
+            budget = ReasoningBudget(limit, self.output_ids, self.token_texts)
         return Sequence(
             self.id,
             self,
             matcher=self.matcher,
+            budget=budget,
             kv=self.kv,
             exports_kv=self.exports_kv,
             export_pages=self.export_pages,

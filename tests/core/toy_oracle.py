@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import numpy as np
-from bench.subjects.requests import Request, SamplingParams
+from bench.subjects.requests import Reasoning, Request, SamplingParams
 from bench.subjects.samples import samples_of
 
 from skerry_core.batch import SamplingBatch
 from skerry_core.engine.engine import Engine
+from skerry_core.reasoning_budget import Mark
 from skerry_core.request import EngineUsage, FinishReason, Output, TokenLogprob
 from skerry_core.sampling import PARAMETERS, sample
 
@@ -30,6 +32,34 @@ def logits(tokens: list[int]) -> np.ndarray:
 
 def i32(*values: int) -> np.ndarray:
     return np.array(values, np.int32)
+
+
+def forced_token(limit: Reasoning, output: list[int]) -> int | None:
+    """What a limit of reasoning makes the next token, looked for in the whole output."""
+    written, left = "".join(map(chr, output)), limit.max_tokens
+    while True:
+        if limit.begins:
+            if (size := shortest(limit.begins, written)) is None:
+                return None
+            written = written[size:]
+        size = shortest(limit.ends, written[:left])
+        if size is not None:
+            written, left = written[size:], left - size + 1
+        elif (beyond := len(written) - left) < 0:
+            return None
+        elif beyond < len(limit.end_ids):
+            return limit.end_ids[beyond]
+        else:
+            written, left = written[left + len(limit.end_ids) :], 0
+        if not limit.begins:
+            return None
+
+
+def shortest(marks: Iterable[Mark], written: str) -> int | None:
+    """The length of the shortest beginning that has one of the marks in it."""
+    texts = [mark if isinstance(mark, str) else "".join(map(chr, mark)) for mark in marks]
+    ends = [written.index(text) + len(text) for text in texts if text in written]
+    return min(ends, default=None)
 
 
 def sampling_batch(request: Request, output: list[int], target: int = -1) -> SamplingBatch:
@@ -92,10 +122,15 @@ def expected(request: Request) -> Answer:
         tokens = prompt + answer.token_ids
         batch = sampling_batch(request, answer.token_ids)
         token_id = int(sample(logits(tokens), batch).token_ids[0])
+        limit = request.reasoning
+        forced = None if limit is None else forced_token(limit, answer.token_ids)
+        if forced is not None:
+            token_id = forced
+            batch.samples["target"] = forced
         if s.logprobs is not None:
             answer.logprobs.append(told(tokens, batch))
         answer.token_ids.append(token_id)
-        if token_id in s.stop_token_ids:
+        if token_id in s.stop_token_ids and len(answer.token_ids) > s.min_tokens:
             answer.finish_reason = "stop"
         elif len(answer.token_ids) == s.max_tokens:
             answer.finish_reason = "length"

@@ -34,6 +34,8 @@ def check_sequence(sequence: Sequence, model: ModelConfig, num_blocks: int) -> N
     _check_ids("prompt_ids", tokens[: sequence.prompt_tokens], model)
     _check_ids("output_ids", tokens[sequence.prompt_tokens :], model)
     _check_ids("stop_token_ids", np.array(sampling.stop_token_ids, np.int64), model)
+    if sequence.budget is not None:
+        _check_ids("end_ids", np.array(sequence.budget.end_ids, np.int64), model)
     biased = [token_id for token_id, _ in sampling.logit_bias]
     _check_ids("logit_bias", np.array(biased, np.int64), model)
     _check_size(sequence, model, num_blocks)

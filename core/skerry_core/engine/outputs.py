@@ -65,9 +65,10 @@ class OutputBuilder:
             k = sequence.sampling.logprobs
             for sample in samples[row.num_targets : row.num_targets + 1 + row.num_accepted]:
                 withheld |= self._withholds(sequence, sample)
-                token_id, reason, failure = self._append(sequence, token_ids[sample])
+                chosen = self._chosen(sequence, token_ids[sample])
+                token_id, reason, failure = self._append(sequence, chosen)
                 if token_id >= 0:
-                    led |= token_id != token_ids[sample]
+                    led |= token_id != chosen
                     made.append(token_id)
                     if k is not None:
                         logprobs.append(self._logprob_of(result, sample, k, token_id))
@@ -107,10 +108,19 @@ class OutputBuilder:
         matcher.has_withheld_call = True
         return True
 
+    @staticmethod
+    def _chosen(sequence: Sequence, token_id: int) -> int:
+        """Return the sampled token, or the one that ends reasoning at its limit; under a grammar
+        as soon as that allows it."""
+        forced = None if sequence.budget is None else sequence.budget.forced
+        if forced is None or token_id < 0:
+            return token_id
+        return forced if sequence.matcher is None or sequence.matcher.allows(forced) else token_id
+
     def _append(
         self, sequence: Sequence, token_id: int
     ) -> tuple[int, FinishReason | None, str | None]:
-        """Append a sampled token: the one that was taken, -1 for none; whether and why it ends."""
+        """Append a chosen token: the one that was taken, -1 for none; whether and why it ends."""
         if token_id < 0:  # no token is possible
             return token_id, *_end_without_a_token(sequence)
         failure: str | None = None
@@ -120,6 +130,8 @@ class OutputBuilder:
             except GrammarError as error:
                 failure = str(error)
         self._batches.append(sequence, token_id)
+        if sequence.budget is not None:
+            sequence.budget.advance(token_id)
         self.num_tokens += 1
         if failure is not None:
             return token_id, "cancelled", failure

@@ -12,19 +12,15 @@ from skerry_core.batch import Int32
 from skerry_core.blocks import Digest
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.device_pages import DevicePages
-from skerry_core.engine.drafts.prompt_lookup import MIN_MATCH
+from skerry_core.engine.drafts.prompt_lookup import MIN_MATCH, note_run, seen_runs
 from skerry_core.names import BlockNames
+from skerry_core.reasoning_budget import ReasoningBudget
 from skerry_core.request import PRIORITIES, KVBlock, Request, RequestRejected
 
 if TYPE_CHECKING:
     from skerry_core.grammar.matcher import Matcher
 
 FIRST_CHOICE_SECONDS = 0.005  # what a choice near the end of a grammar takes, until it is known
-
-# Of the filter of runs of `MIN_MATCH` tokens: bytes at least, and per token.
-_LEAST_SEEN, _SEEN_PER_TOKEN = 1 << 16, 8
-_FACTORS = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D)  # odd, of a multiplicative hash
-_HASH_SHIFT = 7
 
 
 class Sequence:
@@ -45,6 +41,7 @@ class Sequence:
         "arrival",
         "arrival_time",
         "blocks",
+        "budget",
         "cached_tokens",
         "choice_seconds",
         "decode_seconds",
@@ -87,6 +84,7 @@ class Sequence:
         request: Request,
         *,
         matcher: Matcher | None = None,
+        budget: ReasoningBudget | None = None,
         kv: ListOf[KVBlock] = (),
         exports_kv: bool = False,
         export_pages: Callable[[], DevicePages | None] | None = None,
@@ -95,6 +93,7 @@ class Sequence:
     ) -> None:
         """`id` is unique among those in the engine. `matcher` is the grammar that the output must
         follow: the sequence's own from now on, it has taken none, or the first, of `output_ids`.
+        `budget` bounds its reasoning and has taken all of them.
 
         `kv` brings blocks that another engine computed: they become prefix cache. `exports_kv` has
         the prompt's blocks handed out, as they are computed; `export_pages` is called at each
@@ -116,6 +115,7 @@ class Sequence:
         self.has_adjustments = self.has_penalties or is_biased
         self.priority = PRIORITIES[request.priority]
         self.matcher = matcher
+        self.budget = budget
         self.kv = kv  # until it is adopted
         self.exports_kv = exports_kv
         self.export_pages = export_pages
@@ -167,7 +167,7 @@ class Sequence:
         known, self._tokens = self._tokens, np.empty(capacity, np.int32)
         self._tokens[: self.num_tokens] = known
         if watches_runs:
-            self._seen = _seen_runs(known, capacity)
+            self._seen = seen_runs(known, capacity)
 
     def end(self, now: float) -> None:
         """Leave the engine; `now` is in seconds of the engine's clock."""
@@ -264,12 +264,7 @@ class Sequence:
         """Mark its last `MIN_MATCH` tokens; return whether they stood in it before, most likely."""
         if self.num_tokens < MIN_MATCH:
             return False
-        first, second, third = self._tokens[self.num_tokens - MIN_MATCH : self.num_tokens].tolist()
-        run = first * _FACTORS[0] + second * _FACTORS[1] + third * _FACTORS[2]
-        place = (run >> _HASH_SHIFT) & (len(seen) - 1)
-        was_seen = bool(seen[place])
-        seen[place] = 1
-        return was_seen
+        return note_run(seen, self._tokens[self.num_tokens - MIN_MATCH : self.num_tokens])
 
     def prefix_digests(self, names: BlockNames) -> list[Digest]:
         """Return the names of all blocks that may be found in a cache for it: none when every token
@@ -287,14 +282,3 @@ class Sequence:
             tokens = self._tokens[known * BLOCK_SIZE : num_blocks * BLOCK_SIZE]
             key, private = self.request.cache_key, self.private_blocks
             names.extend(self.digests, tokens, key, private=private)
-
-
-def _seen_runs(tokens: Int32, capacity: int) -> bytearray:
-    """Return marks of all runs of `MIN_MATCH` tokens of i32[n]; their number is a power of two."""
-    size = max(_LEAST_SEEN, 1 << (_SEEN_PER_TOKEN * capacity - 1).bit_length())
-    seen = np.zeros(size, np.uint8)
-    wide = tokens.astype(np.uint64)
-    count = max(0, len(wide) - MIN_MATCH + 1)
-    runs = sum(wide[i : i + count] * np.uint64(factor) for i, factor in enumerate(_FACTORS))
-    seen[(runs >> np.uint64(_HASH_SHIFT)) & np.uint64(size - 1)] = 1
-    return bytearray(seen)

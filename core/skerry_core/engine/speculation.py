@@ -59,6 +59,8 @@ class Speculator:
             if room < 1 or seconds <= per_token * made:
                 continue
             drafts, match = self.propose(sequence, room)
+            if sequence.budget is not None:
+                drafts = drafts[: sequence.budget.count_free(drafts.tolist())]
             chance = each = acceptance.of(match)
             count = 0
             while count < len(drafts) and chance * seconds > per_token * made:
@@ -73,6 +75,8 @@ class Speculator:
     def _room(self, sequence: Sequence) -> int:
         """Count the tokens that may be drafted for it: they fit its blocks and its output."""
         if sequence.matcher is not None or sequence.exports_kv:
+            return 0
+        if sequence.budget is not None and sequence.budget.forced is not None:
             return 0
         left = sequence.sampling.max_tokens - sequence.output_tokens - 1
         slots = len(sequence.blocks) * BLOCK_SIZE - sequence.num_tokens

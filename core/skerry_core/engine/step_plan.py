@@ -82,6 +82,8 @@ class PlannedRow:
         known."""
         sequence = self.sequence
         needs_token = sequence.matcher is not None or sequence.has_penalties
+        if sequence.budget is not None:  # what ends reasoning is not what the device samples
+            needs_token |= sequence.budget.forced is not None
         return not (needs_token or sequence.exports_kv or self.num_targets or self.num_drafts)
 
     @property

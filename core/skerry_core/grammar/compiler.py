@@ -51,6 +51,11 @@ class GrammarCompiler:
         self._closings = Closings(self.tokenizer, self._end)
         self._known_marks: dict[tuple[str, int | None, bool], CallMarks] = {}
 
+    @property
+    def texts(self) -> list[bytes]:
+        """Return the bytes of each token; those of a control token are none of any text."""
+        return self._closings.spelling.texts
+
     def compile(
         self, lowered: str, calls: CallMark | None = None, ends: GrammarEnds | None = None
     ) -> CompiledGrammar:

@@ -142,6 +142,10 @@ class Matcher:
         """Return whether `choose` looks for the end, which takes time."""
         return self._grammar.way is not None
 
+    def allows(self, token_id: int) -> bool:
+        """Return whether a token may come next, by the mask."""
+        return self.mask is not None and bool(self.mask[token_id >> 5] >> (token_id & 31) & 1)
+
     def advance(self, token_id: int) -> None:
         """Take the next token; the mask is stale until `fill`. Raises GrammarError."""
         if not self._matcher.consume_token(token_id):

@@ -1,4 +1,5 @@
-"""What a stream may wait for before its engine gets it: a grammar, KV from another node."""
+"""What a stream may wait for before its engine gets it: a grammar, its vocabulary, KV from another
+node."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import Protocol
 
 from skerry.errors import InvalidInput, SkerryError
 from skerry_core.grammar.matcher import Matcher
+from skerry_core.reasoning_budget import ReasoningBudget
 from skerry_core.request import KVBlock
 from skerry_regions.kv.connector import KVConnector
 from skerry_regions.kv.receiver import Arrived
@@ -35,6 +37,14 @@ class StartGeneration(Protocol):
     ) -> None: ...
 
 
+def budget_of(request: Submit, grammars: Grammars | None) -> ReasoningBudget | None:
+    """Return what bounds a request's reasoning, after its transcript. Raises RequestRejected."""
+    if request.reasoning is None:
+        return None
+    texts = () if grammars is None else grammars.token_texts
+    return ReasoningBudget(request.reasoning, request.output_ids, texts)
+
+
 class Preparation:
     """Of one stream: both begin at once. Call `close` in the end, however it ended."""
 
@@ -49,12 +59,14 @@ class Preparation:
         """`on_fetched` hears how fast KV came from a node that was to send it, `on_unknown` of a
         grammar without a known way to a whole output.
 
-        Raises InvalidInput when no grammar can be taken, or another stream waits for the transfer.
+        Raises InvalidInput when neither a grammar nor a mark that is a text can be taken, or
+        another stream waits for the transfer.
         """
         self._submit = submit
         self._connector = connector
         self._on_unknown = on_unknown
         self._compiling: asyncio.Task[Matcher] | None = None
+        self._loading: asyncio.Task[None] | None = None
         self._arriving: asyncio.Future[Arrived | None] | None = None
         loop = asyncio.get_running_loop()
         if submit.grammar is not None:
@@ -64,6 +76,11 @@ class Preparation:
                 submit.grammar, cache_key=submit.cache_key, output_ids=submit.output_ids
             )
             self._compiling = loop.create_task(compiling, name="grammar")
+        if submit.reasoning is not None and submit.reasoning.needs_texts:
+            if grammars is None:
+                self.close()
+                raise InvalidInput(f"{submit.model} takes no marks that are texts here")
+            self._loading = loop.create_task(grammars.load_texts(submit.cache_key), name="texts")
         if (source := submit.hand_over_from) is not None:
             try:
                 self._arriving = connector.expect(source, submit, mixed_builds=submit.mixed_builds)
@@ -77,10 +94,12 @@ class Preparation:
     async def run(self, stream: NodeStream, emit: Emit, start: StartGeneration) -> None:
         """Start a stream when its grammar is compiled and its KV has come, or will not.
 
-        Raises what `Grammars.matcher` and `start` raise. Nothing follows an event that `emit` could
+        Raises what `Grammars` and `start` raise. Nothing follows an event that `emit` could
         not pass on: the stream has ended.
         """
         matcher = None
+        if self._loading is not None:
+            await self._loading
         if self._compiling is not None:
             matcher = await self._compiling
             self._check(matcher)
@@ -125,7 +144,7 @@ class Preparation:
 
     def close(self) -> None:
         """Give up what is still waited for. Idempotent."""
-        for each in (self._compiling, self._arriving):
+        for each in (self._compiling, self._loading, self._arriving):
             if each is not None:
                 each.cancel()
 

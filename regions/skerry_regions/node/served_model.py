@@ -22,7 +22,7 @@ from skerry_core.request import KVBlock, Output
 from skerry_regions.kv.connector import KVConnector
 from skerry_regions.node.grammar.grammars import Grammars
 from skerry_regions.node.metrics import NodeMetrics
-from skerry_regions.node.preparation import Preparation
+from skerry_regions.node.preparation import Preparation, budget_of
 from skerry_regions.node.rejections import REFUSED, State, rejection, unavailable
 from skerry_regions.node.reporting import Reporter, StepNews
 from skerry_regions.node.stream import NodeStream, Sink
@@ -79,7 +79,7 @@ class ServedModel:
             raise RequestTimeout("the deadline passed before the request reached its node")
         engine_id = f"{submit.request_id}#{next(self._numbers)}"  # unique whatever clients send
         stream = NodeStream(submit, engine_id, sink, self.abort)
-        if submit.grammar is None and submit.hand_over_from is None:
+        if submit.grammar is None and submit.reasoning is None and submit.hand_over_from is None:
             self._start(stream, submit)
         else:
             fetched = None if self.reporter is None else self.reporter.fetched
@@ -124,6 +124,7 @@ class ServedModel:
                 stream.engine_id,
                 request,
                 matcher=matcher,
+                budget=budget_of(request, self._grammars) if request.reasoning else None,
                 kv=kv,
                 exports_kv=outgoing is not None,
                 export_pages=None if outgoing is None else outgoing.pages,

@@ -32,6 +32,7 @@ from skerry_regions.phases import Timeline
 from skerry_regions.registry import Member
 from skerry_regions.trace_context import TraceContext
 from skerry_regions.wire.call_mark import CallMarkSpec
+from skerry_regions.wire.reasoning_limit import ReasoningLimitSpec
 from skerry_regions.wire.reports import Report
 from skerry_regions.zones import Zone
 
@@ -151,6 +152,7 @@ class Submit(Struct, frozen=True, kw_only=True, tag="submit"):
     mixed_builds: bool = False  # KV of another numeric build may be used: bits may differ then
     prompt_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
     grammar: GrammarSpec | None = None
+    reasoning: ReasoningLimitSpec | None = None
     hand_over_to: HandOverTo | None = None
     hand_over_from: HandOverFrom | None = None
 
@@ -238,13 +240,9 @@ class PhaseUsage(Struct, frozen=True, kw_only=True):
 
 
 NO_USAGE = PhaseUsage(
-    prompt_tokens=0,
-    cached_tokens=0,
-    output_tokens=0,
-    queue_seconds=0.0,
-    prefill_seconds=0.0,
-    decode_seconds=0.0,
-)
+    prompt_tokens=0, cached_tokens=0, output_tokens=0,
+    queue_seconds=0.0, prefill_seconds=0.0, decode_seconds=0.0,
+)  # fmt: skip
 
 
 class Done(Struct, frozen=True, kw_only=True, tag="done"):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bench.subjects.requests import Request, SamplingParams
+from bench.subjects.requests import Reasoning, Request, SamplingParams
 from tests.core.cpu.test_numba_exactness import CACHE, SMALL
 from tests.core.random_models import quantize_matrices, random_weights, write_gguf
 from tests.core.toy_oracle import run
@@ -80,7 +80,10 @@ def request(seed: int, length: int = 150, **changes: object) -> Request:
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
-REQUESTS = [request(seed, 50 + 33 * seed) for seed in range(6)]
+REASONING = Reasoning(max_tokens=5, end_ids=(7, 8, 9))  # ends within each of the answers
+REQUESTS = [
+    request(seed, 50 + 33 * seed, reasoning=REASONING if seed % 2 else None) for seed in range(6)
+]
 
 
 @pytest.fixture(scope="module")
@@ -182,3 +185,22 @@ def test_after_a_hand_over(runner: SeeingRunner, weights: Path, alone: Alone) ->
         np.testing.assert_array_equal(logits.view(np.int32), alone[0][key].view(np.int32))
     assert decoding.statistics().computed_tokens == 11
     other.close()
+
+
+@pytest.mark.parametrize("made", [3, 6, 9])
+def test_resumed_in_its_reasoning_and_in_its_end(
+    runner: SeeingRunner, alone: Alone, made: int
+) -> None:
+    """Where another node died: in the middle of the thought, of what ends it, and after that."""
+    runner.seen = {}
+    engine = engine_over(runner)
+    limited = [one for one in REQUESTS if one.reasoning is not None]
+    for one in limited:
+        assert alone[1][one.id][5:8] == [7, 8, 9]
+        resumed = replace(one, output_ids=tuple(alone[1][one.id][:made]))
+        engine.add(resumed.sequence())
+    answers = run(engine)
+    for one in limited:
+        assert answers[one.id].token_ids == alone[1][one.id][made:]
+    for key, logits in runner.seen.items():
+        np.testing.assert_array_equal(logits.view(np.int32), alone[0][key].view(np.int32))

@@ -76,6 +76,7 @@ class Grammars:
         self._vocabulary = vocabulary
         self._trial = Trial(vocabulary)
         self._compiler: GrammarCompiler | None = None
+        self.token_texts: Sequence[bytes] = ()  # of each token, once they were needed
         self._queue = FairQueue("skerry-grammars", max_tenant_waiting=MAX_TENANT_WAITING)
         self._kept: OrderedDict[bytes, _Kept] = OrderedDict()  # by tenant, least recent first
         self._num_kept = 0
@@ -105,6 +106,15 @@ class Grammars:
             return await self._queue.run(cache_key, lambda: compiled.matcher(output_ids))
         except GrammarError as error:
             raise InvalidInput(f"Bad input: {error}") from None
+
+    async def load_texts(self, cache_key: bytes) -> None:
+        """Have `token_texts`. Raises `InvalidInput` where llguidance does not know the tokenizer,
+        and what `matcher` raises."""
+        if not self.token_texts:
+            try:
+                self.token_texts = await self._queue.run(cache_key, lambda: self._loaded().texts)
+            except GrammarError as error:
+                raise InvalidInput(f"Bad input: {error}") from None
 
     async def close(self) -> None:
         """Wait for the grammar in work, and end the process that tries them."""
@@ -166,9 +176,12 @@ class Grammars:
             result = self._trial.run(kind, source, calls)
             if result.refusal is not None:
                 raise GrammarError(result.refusal)
-            if self._compiler is None:
-                self._compiler = self._vocabulary.compiler()
-            compiled = self._compiler.compile(result.lowered, calls, result.ends)
+            compiled = self._loaded().compile(result.lowered, calls, result.ends)
         except GrammarError as error:
             return _Entry(None, str(error), len(source) + 1024)
         return _Entry(compiled, "", max(result.memory, len(source), LEAST_BYTES))
+
+    def _loaded(self) -> GrammarCompiler:
+        if self._compiler is None:
+            self._compiler = self._vocabulary.compiler()
+        return self._compiler

@@ -1,0 +1,114 @@
+"""Reasoning ended at its limit: in process, over connections, split, past a node's death."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.core.byte_grammars import END, text, write_byte_tokenizer
+from tests.core.talker import Talker
+from tests.regions.toy_nodes import (
+    PROMPT,
+    SAMPLINGS,
+    VOCABULARY,
+    RunningNode,
+    after_tokens,
+    linked,
+    read,
+    submit,
+)
+
+from skerry.errors import InvalidInput
+from skerry_regions.node.grammar.grammars import Grammars
+from skerry_regions.node.grammar.trial import GrammarVocabulary
+from skerry_regions.region.local import LocalRegion
+from skerry_regions.region.placer import EarlierAttempts, Route
+from skerry_regions.region.remote_region import RemoteRegion
+from skerry_regions.wire.link import NodeLink
+from skerry_regions.wire.protocol import Sampling, Submit, Tokens
+from skerry_regions.wire.reasoning_limit import ReasoningLimitSpec
+
+pytestmark = pytest.mark.anyio
+
+WRITTEN = (250, 251, 252)
+
+
+class Platform:
+    """Nodes and links; the first is tried first, unless the prompt is computed on the last."""
+
+    def __init__(self, nodes: list[RunningNode], links: list[NodeLink]) -> None:
+        self.nodes, self.links = nodes, links
+        self.is_split = False
+        self.region = RemoteRegion(lambda: links, self)
+
+    def place(self, submit: Submit, earlier: EarlierAttempts) -> Iterator[Route]:
+        for node, link in zip(self.nodes, self.links, strict=True):
+            if link.is_up and link.node not in earlier.failed:
+                prefill = self.links[-1] if self.is_split and not submit.output_ids else None
+                yield Route(decode=link, prefill=prefill, kv_address=str(node.kv_address))
+
+
+@asynccontextmanager
+async def platform(*nodes: RunningNode) -> AsyncGenerator[Platform]:
+    async with linked(nodes) as links:
+        yield Platform(list(nodes), links)
+    assert all(each.engine.pool.num_used == 0 for each in nodes)
+
+
+@pytest.mark.parametrize("size", [0, 1, 12])
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+async def test_the_same_wherever_it_runs_and_goes_on(
+    tmp_path: Path, sampling: str, size: int
+) -> None:
+    limit = ReasoningLimitSpec(max_tokens=size, end_ids=WRITTEN)
+    asked = submit(sampling=SAMPLINGS[sampling], reasoning=limit)
+    async with platform(*(RunningNode(f"n{i}", tmp_path) for i in range(2))) as p:
+        free = await read(await p.region.generate(submit(sampling=SAMPLINGS[sampling])))
+        want = await read(await p.region.generate(asked))
+        assert want[0][: size + 3] == [*free[0][:size], *WRITTEN]
+        assert len(want[0]) == 40
+
+        p.is_split = True
+        assert (await read(await p.region.generate(asked)))[:2] == want[:2]
+        p.is_split = False
+
+        local: list[int] = []
+        async for event in await LocalRegion(p.nodes[0].node).generate(asked):
+            local += event.token_ids if isinstance(event, Tokens) else []
+        assert local == want[0]
+
+        for count in sorted({1, max(1, size - 1), size + 1, size + 2, size + 4}):
+            first = p.nodes[0]
+            first.gate.hold_after(count)
+            stream = await p.region.generate(asked)
+            ids, logprobs = await after_tokens(stream, count)
+            for link in list(first.server.links):
+                link.hand_back()
+            first.gate.open.set()
+            assert (await read(stream, ids, logprobs))[:2] == want[:2], count
+
+
+def talker(**fields: object) -> Talker:
+    model = Talker(**fields)  # type: ignore[arg-type]
+    model.words, model.turn, model.end = b"<t>A long thought.", PROMPT[-4:], END
+    return model
+
+
+async def test_marks_that_are_texts_need_a_vocabulary(tmp_path: Path) -> None:
+    file = write_byte_tokenizer(tmp_path / "tokenizer.json")
+    grammars = Grammars(GrammarVocabulary(file, VOCABULARY, (END,)))
+    limit = ReasoningLimitSpec(
+        max_tokens=6, end_ids=tuple(b"</t>"), begins=("<t>",), ends=("</t>",)
+    )
+    asked = submit(sampling=Sampling(max_tokens=40, stop_token_ids=(END,)), reasoning=limit)
+    knowing = RunningNode("knowing", tmp_path, grammars=grammars, make_runner=talker)
+    ignorant = RunningNode("ignorant", tmp_path, make_runner=talker)
+    async with platform(knowing, ignorant) as p:
+        whole = await read(await p.region.generate(asked))
+        assert (text(whole[0]), whole[2].finish_reason) == ("<t>A long</t>", "stop")
+        p.links.reverse()
+        p.nodes.reverse()
+        with pytest.raises(InvalidInput, match="no marks that are texts"):
+            await read(await p.region.generate(asked))
