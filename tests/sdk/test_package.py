@@ -16,7 +16,8 @@ import pytest
 
 import skerry
 from skerry import tasks
-from skerry.wire import ClassificationInput, EmbeddingsInput, RankingInput, TextGenerationInput
+from skerry.wire import TextGenerationInput
+from skerry.wire.encoders import ClassificationInput, EmbeddingsInput, RankingInput
 from skerry.wire.openai import ChatRunInput
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from itertools import zip_longest
 from typing import TypeVar
 
 from skerry.errors import InternalError, InvalidInput, PromptTooLong, SkerryError
-from skerry.wire import EmbeddingUsage
+from skerry.wire.encoders import EmbeddingUsage
 from skerry_edge.answer_headers import AnswerHeaders
 from skerry_edge.gate.caller import Caller
 from skerry_edge.gate.grants import check_model

@@ -9,7 +9,6 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from skerry.wire import (
     MAX_OUTPUT_TOKENS,
     ApiMessage,
-    EmbeddingUsage,
     FinishReason,
     LogitBias,
     MaxTokens,
@@ -24,6 +23,7 @@ from skerry.wire import (
     TokenUsage,
     TopP,
 )
+from skerry.wire.encoders import EmbeddingUsage
 
 MAX_CHOICES = 128  # of a request: OpenAI's
 

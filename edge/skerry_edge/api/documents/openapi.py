@@ -12,6 +12,7 @@ from typing import Any
 
 from skerry import wire
 from skerry.errors import SkerryError
+from skerry.wire import encoders
 from skerry.wire import openai as openai_wire
 from skerry_edge.api.batch.files import FORM, MAX_LIMIT
 from skerry_edge.api.batch.wire import QueuedAnswers, QueuedBody, QueuedStatus
@@ -78,18 +79,18 @@ UPLOAD: Schema = {
 RUN_INPUTS: Schema = (
     wire.TextGenerationInput,
     openai_wire.ChatRunInput,
-    wire.EmbeddingsInput,
-    wire.RankingInput,
-    wire.ClassificationInput,
+    encoders.EmbeddingsInput,
+    encoders.RankingInput,
+    encoders.ClassificationInput,
     QueuedBody,
 )
 RUN_RESULTS: Schema = (
     wire.TextGenerationOutput,
     openai_wire.ChatCompletion,
-    wire.EmbeddingsOutput,
-    wire.ContextVectorsOutput,
-    wire.RankingOutput,
-    list[wire.LabelScore],
+    encoders.EmbeddingsOutput,
+    encoders.ContextVectorsOutput,
+    encoders.RankingOutput,
+    list[encoders.LabelScore],
     QueuedStatus,
     QueuedAnswers,
 )

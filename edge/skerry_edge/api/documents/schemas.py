@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from skerry import wire
 from skerry.errors import InvalidInput
+from skerry.wire import encoders
 from skerry.wire import openai as openai_wire
 from skerry_edge.api.edge_request import edge_of
 from skerry_edge.envelopes import JSONBytes, encode, envelope
@@ -45,7 +46,7 @@ def input_schema(edge: Edge, spec: ModelSpec) -> dict[str, Any]:
     """Return the input of `/ai/run/{model}`, with the model's own default and bound of
     `max_tokens`."""
     if spec.embedding is not None:
-        schema = struct_schema(wire.EmbeddingsInput)
+        schema = struct_schema(encoders.EmbeddingsInput)
         schema["properties"]["pooling"]["default"] = spec.embedding.pooling
         if spec.embedding.takes_instruction:
             schema["properties"]["instruction"]["default"] = spec.embedding.instruction
@@ -59,7 +60,7 @@ def input_schema(edge: Edge, spec: ModelSpec) -> dict[str, Any]:
         return schema
     if spec.classification is not None:
         ranks = spec.classification.ranks
-        return struct_schema(wire.RankingInput if ranks else wire.ClassificationInput)
+        return struct_schema(encoders.RankingInput if ranks else encoders.ClassificationInput)
     is_chat = spec.answer == "chat"
     schema = struct_schema(openai_wire.ChatRunInput if is_chat else wire.TextGenerationInput)
     schema["oneOf"] = EITHER_PROMPT
@@ -78,13 +79,13 @@ def input_schema(edge: Edge, spec: ModelSpec) -> dict[str, Any]:
 def output_schema(spec: ModelSpec) -> dict[str, Any]:
     """Return the result that `/ai/run/{model}` gives, without its envelope."""
     if spec.embedding is not None:
-        kinds = (wire.EmbeddingsOutput, wire.RankingOutput, wire.ContextVectorsOutput)
+        kinds = (encoders.EmbeddingsOutput, encoders.RankingOutput, encoders.ContextVectorsOutput)
         forms, parts = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
         return {"anyOf": list(forms), "$defs": parts}
     if spec.classification is not None:
         if spec.classification.ranks:
-            return struct_schema(wire.RankingOutput)
-        label = struct_schema(wire.LabelScore)
+            return struct_schema(encoders.RankingOutput)
+        label = struct_schema(encoders.LabelScore)
         return {"type": "array", "items": label, "minItems": 1}
     is_chat = spec.answer == "chat"
     return struct_schema(openai_wire.ChatCompletion if is_chat else wire.TextGenerationOutput)

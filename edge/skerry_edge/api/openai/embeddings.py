@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.errors import InvalidInput
-from skerry.wire import (
+from skerry.wire.encoders import (
     ContextVectorsOutput,
     EmbeddingsInput,
     EmbeddingsOutput,

@@ -13,7 +13,7 @@ from array import array
 from starlette.requests import Request
 from starlette.responses import Response
 
-from skerry.wire import (
+from skerry.wire.encoders import (
     ClassificationInput,
     LabelScore,
     RankedContext,
