@@ -21,8 +21,20 @@ import pytest
 
 CACHE = (Path(__file__).resolve().parent.parent / ".cache" / "tools").resolve()
 DOWNLOAD_SECONDS = 240
-FOLDERS = ("usr/bin", "usr/sbin", "bin", "sbin", "usr/lib/postgresql/*/bin")
-LIBRARIES = ("usr/lib/*-linux-gnu", "lib/*-linux-gnu", "usr/lib", "usr/lib/*-linux-gnu/systemd")
+FOLDERS = (
+    *(
+        "usr/lib/chromium",
+        "usr/bin",
+        "usr/sbin",
+        "bin",
+        "sbin",
+    ),  # not Debian's script
+    "usr/lib/postgresql/*/bin",
+)
+LIBRARIES = (
+    *("usr/lib/*-linux-gnu", "lib/*-linux-gnu", "usr/lib", "usr/lib/*-linux-gnu/systemd"),
+    "usr/lib/*-linux-gnu/pulseaudio",
+)
 
 
 class Absent(Exception):

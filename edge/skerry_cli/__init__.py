@@ -60,8 +60,9 @@ def version_line() -> str:
 
 
 COMMANDS = (
-    *("platform.up", "platform.lifecycle", "observe.status", "observe.top", "resources.commands"),
-    *("observe.audit", "platform.terraform", "observe.trace", "observe.usage", "call.talk"),
+    *("platform.up", "platform.lifecycle", "observe.console", "observe.status", "observe.top"),
+    *("resources.commands", "observe.audit", "platform.terraform", "observe.trace"),
+    *("observe.usage", "call.talk"),
     *("platform.models.command", "platform.tokens", "call.batch", "roles.control_plane"),
     *("roles.node", "roles.edge", "roles.dns", "roles.geo", "observe.simulate"),
 )

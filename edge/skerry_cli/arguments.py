@@ -16,6 +16,7 @@ else:
 
 from skerry.runners import FloatsForm
 from skerry_regions.known_hosts import hosts_of
+from skerry_regions.spec_types import DEFAULT_CONSOLE
 from skerry_regions.zones import GLOBAL, is_zone
 
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -73,6 +74,16 @@ def add_tls(parser: argparse.ArgumentParser, *, note: str) -> None:
         help=f"serve HTTPS with this certificate: PEM, with the chain; {note}",
     )
     parser.add_argument("--tls-key", type=Path, metavar="FILE", help="its key: PEM, not encrypted")
+
+
+def add_console(parser: argparse.ArgumentParser) -> None:
+    """Add `--console`, which is absent unless given."""
+    parser.add_argument(
+        "--console",
+        choices=("off", "loopback", "on"),
+        help="show its pages to nobody, to browsers on this machine, or to whoever comes "
+        f"(default: {DEFAULT_CONSOLE})",
+    )
 
 
 def is_half_tls(args: argparse.Namespace) -> bool:

@@ -171,10 +171,14 @@ def ready_report(
     specs: Sequence[ModelSpec],
     left_out: Sequence[LeftOut],
     notes: Sequence[str] = (),
+    *,
+    console: str | None = None,
 ) -> dict[str, Any]:
-    """Return what `StartReporter.ready` reports of a platform; `notes` say what is amiss."""
+    """Return what `StartReporter.ready` reports of a platform; `notes` say what is amiss.
+    `console` is an address that logs one browser in."""
     return {
         "url": config.url,
+        "console": console,
         "account_id": config.account_id,
         "api_token": config.api_token,
         "models": [spec.id for spec in specs],
@@ -191,11 +195,14 @@ def ready_text(report: dict[str, Any], *, seconds: float, background: bool) -> s
     if left_out:
         left_out += "           (`skerry status` says more)\n"
     notes = "".join(f"  NOTE     {each}\n" for each in report.get("notes", ()))
+    address = report.get("console")
+    console = f"  console  {address}\n" if address else ""
     how_to_stop = "skerry down" if background else "Ctrl-C, or skerry down"
     text = (
         f"Skerry is ready after {seconds:.1f} s.\n"
         f"\n"
         f"  URL      {url}\n"
+        f"{console}"
         f"  account  {account}\n"
         f"  token    {token}\n"
         f"  models   {', '.join(report['models'])}\n"

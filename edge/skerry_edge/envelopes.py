@@ -8,6 +8,7 @@ carry OpenAI's `error` object and the envelope's `errors` in one body, because c
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from skerry.errors import (
     AuthenticationError,
     BodyTooLarge,
     CapacityError,
+    InternalError,
     MethodNotAllowed,
     ModelNotFound,
     NotFound,
@@ -48,6 +50,8 @@ EncodeError = Callable[[SkerryError, str], bytes]
 
 encode = msgspec.json.Encoder().encode
 
+logger = logging.getLogger(__name__)
+
 
 class JSONBytes(Response):
     """A body that is JSON already. The content type has no charset: upstream's binding compares."""
@@ -68,6 +72,14 @@ class Dialect:
     wrap: Callable[[bytes], bytes]  # an encoded result, as it is sent
     error_event: EncodeError  # of a stream
     tail: bool  # whether streams of chat models end in Workers AI's own usage event
+
+
+def known_error(exc: Exception, request_id: str) -> SkerryError:
+    """Return the error that a client gets: never an exception's text, but an id that finds it."""
+    if isinstance(exc, SkerryError):
+        return exc
+    logger.error("request %s failed", request_id, exc_info=exc)
+    return InternalError("Internal error; the request id finds it in the logs.")
 
 
 def error_response(exc: SkerryError, encode: EncodeError, request_id: str) -> JSONBytes:

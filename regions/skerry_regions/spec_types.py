@@ -24,11 +24,19 @@ HostName = Annotated[
 HttpURL = Annotated[str, Meta(pattern=r"^https?://[^/?#\s]+$", max_length=300)]  # without a path
 PEMFile = Annotated[str, Meta(pattern="^/", max_length=4096)]
 PlacementRule = Literal["cost", "nearest", "round-robin"]
+ConsoleMode = Literal["off", "loopback", "on"]
+"""Whom an edge shows the console: none; who is on its machine, by a name of it; whoever comes."""
+DEFAULT_CONSOLE: ConsoleMode = "loopback"
 DomainName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_@*.-]{1,253}$")]
 UtcSecond = Annotated[
     str, Meta(pattern=r"^20[0-9]{2}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9]Z$")
 ]
 """A moment as in RFC 3339, in UTC and to the second: `2027-01-31T00:00:00Z`."""
+
+
+def console_mode(written: ConsoleMode | bool) -> ConsoleMode:
+    """Return what YAML wrote: to it a bare `on` and `off` are true and false."""
+    return written if isinstance(written, str) else "on" if written else "off"
 
 
 def unix_seconds(moment: str) -> int:

@@ -34,6 +34,7 @@ from skerry_edge.ledger.file_store import FileStore
 from skerry_edge.ledger.responses_store import ResponseStore
 from skerry_edge.ledger.stores import Stores
 from skerry_edge.limits import Limits
+from skerry_edge.telemetry.trace_store import TraceStore
 from skerry_edge.text.desk import Desk
 from skerry_edge.text.model import TextModel
 from skerry_edge.text.prompts import content_text
@@ -42,6 +43,7 @@ from skerry_regions.drivers.sqlite_queue import SqliteQueue
 from skerry_regions.geo.region_report import RegionReport
 from skerry_regions.models.catalog import Catalog, ModelFile, ModelSpec, Price
 from skerry_regions.region.attempt_record import AttemptedStream, AttemptRecord
+from skerry_regions.spec_types import ConsoleMode
 from skerry_regions.wire.protocol import Done, Embed, PhaseUsage, Submit, Tokens
 from skerry_regions.zones import GLOBAL
 
@@ -51,6 +53,7 @@ UNSERVED = "@cf/test/unserved"
 CHAT = "@cf/test/chat"  # answers in the form of a chat completion, also on /ai/run
 CONTEXT = 512
 BOS, EOS = 256, 257
+EDGE = "edge-1"
 ACCOUNT = "0123456789abcdef0123456789abcdef"
 PATIENCE = 60.0  # seconds, for what another thread is about to do
 
@@ -327,6 +330,7 @@ def deployed(
     logins: Logins | None = None,
     hosts: frozenset[str] = frozenset(),
     at_once_seconds: float = PATIENCE,
+    console: ConsoleMode = "off",
 ) -> Generator[Deployment]:
     """A real edge on loopback, in front of a `ScriptedRegion`. `at_once_seconds` is what may be
     worked on for requests that are refused."""
@@ -352,6 +356,8 @@ def deployed(
         ailment=ailment,
         log_prompts=log_prompts,
         report=report,
+        console=console,
+        traces=TraceStore(EDGE),
     )
     with serving(create_app(edge), limits) as port:
         base, headers = f"http://127.0.0.1:{port}", {"authorization": f"Bearer {token}"}

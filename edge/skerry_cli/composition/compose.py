@@ -23,6 +23,7 @@ from skerry_cli.composition.assembly import ServedModels, assembled
 from skerry_cli.composition.control_child import control_listener, control_plane
 from skerry_cli.composition.listening import Front, Where
 from skerry_cli.composition.loading import NODE_ID, load_models
+from skerry_cli.home.console_address import console_address
 from skerry_cli.home.control import (
     EdgeStatus,
     EngineFigures,
@@ -46,6 +47,7 @@ from skerry_regions.node.watchdog import Watchdog
 from skerry_regions.process.loop_watch import LoopWatch
 from skerry_regions.process.startup import on_thread, stop_on_signals, unless
 from skerry_regions.region.local import LocalRegion
+from skerry_regions.spec_types import ConsoleMode
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +67,7 @@ class UpOptions:
     kv_tokens: int | None  # tokens of KV of each model
     file_tier: int  # bytes of disk for KV of each model; 0: none
     runner: RunnerName
+    console: ConsoleMode = "loopback"
     floats: FloatsForm | None = None  # what a weight file's floats are kept in
 
 
@@ -155,7 +158,8 @@ async def _serve(
 
         def ready() -> None:
             announce(home, Instance(os.getpid(), control, ready=True, url=config.url))
-            reporter.ready(ready_report(config, offer.specs, offer.left_out))
+            console = console_address(home, config, EDGE_ID, options.console)
+            reporter.ready(ready_report(config, offer.specs, offer.left_out, console=console))
 
         try:
             async with (
@@ -169,6 +173,7 @@ async def _serve(
                     region=REGION,
                     tokens=tokens,
                     metrics=metrics,
+                    console=options.console,
                     ailment=lambda: watchdog.ailment,
                 ) as edge,
                 answer_status(control, Platform(node, config, offer.left_out).status),

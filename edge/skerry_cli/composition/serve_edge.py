@@ -53,7 +53,7 @@ from skerry_regions.region.plain_placers import by_rule
 from skerry_regions.region.region_figures import queue_seconds, region_rtts
 from skerry_regions.region.remote_region import RemoteRegion
 from skerry_regions.registry import Member, Registry
-from skerry_regions.spec_types import PlacementRule
+from skerry_regions.spec_types import ConsoleMode, PlacementRule
 from skerry_regions.topology.spec import Topology
 from skerry_regions.wire.client import RegionClient
 from skerry_regions.wire.link_auth import LinkKey
@@ -73,6 +73,7 @@ class EdgeOptions:
     where: Where
     gateway: str = ""  # address for other regions' edges
     placement: PlacementRule = "cost"
+    console: ConsoleMode = "loopback"
     hosts: frozenset[str] = frozenset()  # that it answers to, beside those of the topology
     holds: bool = False  # requests for models without a node, until there is one
     lifeline: int | None  # descriptor that a supervisor gave us
@@ -197,6 +198,7 @@ async def _serve(
                 edges=lambda: len(directory.edges),
                 hosts=options.hosts | edge_names(topology, options.id),
                 residency=options.zone,
+                console=options.console,
                 metrics=metrics,
                 report=report,
                 steering=steering,

@@ -14,6 +14,7 @@ from skerry_cli.composition.control_child import control_listener, control_plane
 from skerry_cli.composition.fleet.fleet import Fleet, edge_url
 from skerry_cli.composition.fleet.processes import FleetProcesses
 from skerry_cli.composition.opening import openable
+from skerry_cli.home.console_address import console_address
 from skerry_cli.home.control import answer_status
 from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.instance import Instance, announce
@@ -38,6 +39,7 @@ from skerry_regions.process.socket_paths import SocketPaths
 from skerry_regions.process.spawning import HeldListener, resolved
 from skerry_regions.process.startup import on_sighup, on_thread, stop_on_signals, unless
 from skerry_regions.process.supervisor import FirstStartFailed
+from skerry_regions.spec_types import console_mode
 from skerry_regions.topology.spec import EdgeSpec, Topology
 
 logger = logging.getLogger(__name__)
@@ -98,7 +100,11 @@ async def _serve(
             ):
                 announce(home, Instance(os.getpid(), control, ready=True, url=config.url))
                 specs = [model.spec for model in installed.models]
-                reporter.ready(ready_report(config, specs, installed.left_out, notes))
+                mode = console_mode(topology.edges[0].console)
+                console = console_address(home, config, topology.edges[0].name, mode)
+                reporter.ready(
+                    ready_report(config, specs, installed.left_out, notes, console=console)
+                )
                 renewing = asyncio.create_task(fleet.renew_edges_on(renew))
                 await stop.wait()
                 renewing.cancel()

@@ -16,6 +16,7 @@ from skerry.runners import RUNNERS
 from skerry_cli.arguments import (
     Commands,
     add_command,
+    add_console,
     add_tls,
     add_weights,
     byte_size,
@@ -37,14 +38,17 @@ from skerry_cli.report import LineReporter, StartReporter, TerminalReporter
 from skerry_regions.models.sources import Sized
 from skerry_regions.process.launch_folder import LaunchFolder
 from skerry_regions.process.log_files import open_log
+from skerry_regions.spec_types import DEFAULT_CONSOLE
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8787
 WILDCARDS = ("0.0.0.0", "::")
-DEFAULTS = {"host": DEFAULT_HOST, "port": DEFAULT_PORT, "runner": "numba"}
+DEFAULTS = {
+    "host": DEFAULT_HOST, "port": DEFAULT_PORT, "runner": "numba", "console": DEFAULT_CONSOLE,
+}  # fmt: skip
 SINGLE_PROCESS_ONLY = (
     *DEFAULTS, "model", "threads", "memory", "kv_tokens", "file_tier", "weights", "tls_cert",
-    "tls_key",
+    "tls_key", "console",
 )  # fmt: skip
 STEADY_SECONDS = 60.0  # a restart that loses an engine sooner does not help
 LOG_TAIL = 15  # lines shown when a start in the background fails
@@ -103,6 +107,7 @@ def register(commands: Commands) -> None:
         metavar="FILE",
         help="start the nodes and edges that this YAML file describes, each as a process",
     )
+    add_console(up)
     add_tls(up, note="read again when it changes")
     up.add_argument(
         "--log",
@@ -184,6 +189,7 @@ def _serve_alone(
         kv_tokens=args.kv_tokens,
         file_tier=byte_size(DEFAULT_FILE_TIER) if args.file_tier is None else args.file_tier,
         runner=args.runner,
+        console=args.console,
         floats=args.weights,
     )
     begun = time.monotonic()

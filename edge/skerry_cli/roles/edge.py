@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from skerry_cli.arguments import (
     Commands,
     add_command,
+    add_console,
     add_residency,
     add_tls,
     http_url,
@@ -34,6 +35,7 @@ from skerry_cli.roles.joining import (
     serve_joined,
 )
 from skerry_regions.address import Address
+from skerry_regions.spec_types import DEFAULT_CONSOLE
 from skerry_regions.zones import GLOBAL
 
 if TYPE_CHECKING:
@@ -100,6 +102,7 @@ def register(commands: Commands) -> None:
         default="cost",
         help="where requests go: by cost in seconds, or, to compare, by a plain rule",
     )
+    add_console(edge)
     edge.add_argument(
         "--gateway",
         metavar="ADDRESS",
@@ -204,6 +207,7 @@ def _options(args: argparse.Namespace, **told: Any) -> EdgeOptions:
     return EdgeOptions(
         where=Where(host=args.host, port=args.port, tls=tls_of(args), descriptor=args.listener_fd),
         placement=args.placement,
+        console=args.console or DEFAULT_CONSOLE,
         hosts=args.known_host,
         public_url=args.public_url or "",
         lifeline=args.lifeline_fd,

@@ -1,5 +1,6 @@
 """The edge as an ASGI application: what every request passes, then its operation's handler.
 
+beside        `/` and the console, where it is shown
 cors          answers browsers' preflights, if any page may call
 Rim           request id, metrics, one log line, errors → the dialect's answer
   authenticated   deny by default
@@ -22,21 +23,15 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from skerry.errors import (
-    AuthenticationError,
-    InternalError,
-    MethodNotAllowed,
-    NotFound,
-    PermissionDenied,
-    SkerryError,
-)
+from skerry.errors import AuthenticationError, MethodNotAllowed, NotFound
 from skerry_edge.answer_headers import AnswerHeaders
 from skerry_edge.api import cors
 from skerry_edge.api.batch.service import dispatching
 from skerry_edge.api.edge_request import EdgeRequest
 from skerry_edge.api.operations import OPERATIONS, errors_of
-from skerry_edge.envelopes import error_response
-from skerry_edge.gate.auth import authenticated, check_host
+from skerry_edge.console.console import Console
+from skerry_edge.envelopes import error_response, known_error
+from skerry_edge.gate.auth import authenticated, check_host, check_scopes
 from skerry_edge.gate.inside import InsideCall
 from skerry_edge.gate.principal import Principal
 from skerry_edge.gate.residency import HEADER as RESIDENCY_HEADER
@@ -45,7 +40,6 @@ from skerry_edge.gate.steering import steered
 from skerry_edge.generation.edge import Edge
 from skerry_edge.telemetry.sampled_lines import PROBES, SampledLines
 from skerry_edge.telemetry.tracing import Trace, tracing
-from skerry_regions.access import ROLES
 from skerry_regions.operations import Operation, public_paths, routes
 from skerry_regions.trace_context import context_of
 
@@ -54,7 +48,6 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 UNMATCHED = "unmatched"  # the route of what reached none
 PUBLIC = public_paths(OPERATIONS)
 
-logger = logging.getLogger(__name__)
 access_logger = logging.getLogger("skerry.access")
 
 __all__ = ["Edge", "create_app"]
@@ -78,10 +71,24 @@ def create_app(edge: Edge) -> Starlette:
             await stack.enter_async_context(dispatching(rim.serve, edge, errors_of))
             yield
 
+    beside = [] if edge.console == "off" else [Middleware(_Beside, Console(edge, rim.serve))]
     return Starlette(
-        middleware=[*cors.middleware(edge.cors_origins), Middleware(_Served, rim=rim)],
+        middleware=[*beside, *cors.middleware(edge.cors_origins), Middleware(_Served, rim=rim)],
         lifespan=lifespan,
     )
+
+
+class _Beside:
+    """The outermost middleware: what is the console's goes there, and no origin but its own."""
+
+    def __init__(self, app: ASGIApp, console: Console) -> None:
+        self._app = app
+        self._console = console
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        serve = self._console if path == "/" or path.startswith("/console") else self._app
+        await serve(scope, receive, send)
 
 
 class _Served:
@@ -148,7 +155,7 @@ class Rim:
             if status is not None:  # half an answer is out; closing the connection says so
                 raise
             encode_error = errors_of(scope["path"]).encode
-            response = error_response(_known(exc, identity), encode_error, identity)
+            response = error_response(known_error(exc, identity), encode_error, identity)
             if isinstance(exc, _WrongMethod):
                 response.headers["allow"] = exc.allowed
             await response(scope, receive, send_identified)
@@ -183,7 +190,7 @@ class Rim:
         operation = self._operation(scope)
         matched(operation)
         if operation.scopes is not None and principal is not None:
-            _check_scopes(operation.scopes, principal)
+            check_scopes(operation.scopes, principal)
             if operation.is_counted:
                 if principal.account_id in edge.desk.preparation.paid_at:
                     edge.desk.preparation.check(principal.account_id)
@@ -281,18 +288,3 @@ class _WrongMethod(MethodNotAllowed):
     def __init__(self, message: str, allowed: set[str]) -> None:
         super().__init__(message)
         self.allowed = ", ".join(sorted(allowed))
-
-
-def _check_scopes(scopes: tuple[str, ...], principal: Principal) -> None:
-    if principal.scopes.isdisjoint(scopes):
-        is_role = scopes[0] in ROLES
-        what = "a role, such as viewer" if is_role else f"the scope '{scopes[0]}'"
-        raise PermissionDenied(f"This API token lacks {what}.")
-
-
-def _known(exc: Exception, identity: str) -> SkerryError:
-    """Return the error that a client gets: never an exception's text, but an id that finds it."""
-    if isinstance(exc, SkerryError):
-        return exc
-    logger.error("request %s failed", identity, exc_info=exc)
-    return InternalError("Internal error; the request id finds it in the logs.")

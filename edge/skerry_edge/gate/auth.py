@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from skerry.errors import AuthenticationError, NotFound, RequestError
+from skerry.errors import AuthenticationError, NotFound, PermissionDenied, RequestError
 from skerry_edge.gate.oidc.logins import Logins
 from skerry_edge.gate.principal import Principal
 from skerry_edge.gate.tokens import TokenStore
+from skerry_regions.access import ROLES
 from skerry_regions.known_hosts import BINDING_HOST, MISDIRECTED, host_of, is_known_host
 
 if TYPE_CHECKING:  # the `skerry tokens` command starts without the web framework
@@ -47,6 +48,14 @@ def check_host(scope: Scope, fields: Mapping[str, str], hosts: frozenset[str]) -
     host, own = fields.get("host", ""), (scope.get("server") or ("",))[0]
     if host != BINDING_HOST and not is_known_host(host, hosts, own):
         raise RequestError(f"This edge is not {host_of(host)[:253]!r}.", http_status=MISDIRECTED)
+
+
+def check_scopes(scopes: tuple[str, ...], principal: Principal) -> None:
+    """Raise PermissionDenied for a caller with none of these scopes or roles."""
+    if principal.scopes.isdisjoint(scopes):
+        is_role = scopes[0] in ROLES
+        what = "a role, such as viewer" if is_role else f"the scope '{scopes[0]}'"
+        raise PermissionDenied(f"This API token lacks {what}.")
 
 
 def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str | None:

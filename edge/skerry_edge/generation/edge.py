@@ -26,6 +26,7 @@ from skerry_edge.text.encoder import EncoderText
 from skerry_edge.text.model import TextModel
 from skerry_regions.geo.region_report import RegionReport
 from skerry_regions.models.catalog import Catalog, ModelSpec
+from skerry_regions.spec_types import ConsoleMode
 from skerry_regions.wire.client import RegionClient
 from skerry_regions.zones import GLOBAL
 
@@ -93,6 +94,7 @@ class Edge:
     export: Callable[[TraceRecord], None] | None = None  # sends finished traces elsewhere
     steering: Steering | None = None  # None: clients are never sent elsewhere
     log_prompts: bool = False  # the operator wants their text in the log
+    console: ConsoleMode = "loopback"  # whom its pages are shown to
     models: Mapping[str, ModelSpec] = field(init=False)  # served here, by id and alias
     cache_keys: CacheKeys = field(init=False)
     clock: Callable[[], float] = time.monotonic  # seconds; for durations

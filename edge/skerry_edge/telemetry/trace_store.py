@@ -46,7 +46,7 @@ class TraceStore:
     def __init__(
         self, edge: str = "", *, max_traces: int = MAX_TRACES, max_bytes: int = MAX_BYTES
     ) -> None:
-        self._edge = edge
+        self.edge = edge  # its id
         self._max_traces, self._max_bytes = max_traces, max_bytes
         self._running: dict[str, tuple[Trace, str]] = {}  # with the tenant; one for each request
         self._ended: OrderedDict[str, EndedTrace] = OrderedDict()
@@ -79,11 +79,11 @@ class TraceStore:
         """Return a request's trace as far as it has come; None when it is unknown, or forgotten."""
         if (running := self._running.get(request_id)) is not None:
             trace, tenant = running
-            return trace.record(self._edge, tenant=tenant, ended=False)
+            return trace.record(self.edge, tenant=tenant, ended=False)
         if (ended := self._ended.get(request_id)) is None:
             return None
         return ended.trace.record(
-            self._edge,
+            self.edge,
             tenant=ended.tenant,
             status=ended.status,
             seconds=ended.seconds,

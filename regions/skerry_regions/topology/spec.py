@@ -27,6 +27,7 @@ from msgspec import Meta, Struct
 
 from skerry.runners import FloatsForm, RunnerName
 from skerry_regions.spec_types import (
+    ConsoleMode,
     HostName,
     HttpURL,
     IataCode,
@@ -108,6 +109,7 @@ class EdgeSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tls: TLSFiles | None = None
     hosts: Annotated[tuple[HostName, ...], Meta(max_length=64)] = ()
     """Names that it answers to, beside its address and loopback's; none: to all."""
+    console: ConsoleMode | bool = "loopback"  # whom its pages are shown to; see `console_mode`
 
 
 class Link(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

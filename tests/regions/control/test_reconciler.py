@@ -281,7 +281,14 @@ async def test_an_edge_answers_to_the_names_that_it_is_given(world: World) -> No
 async def test_an_edge_is_started_with_its_certificate_and_called_what_it_is(world: World) -> None:
     await world.steps(2)
     files = {"tls_cert": "/c.pem", "tls_key": "/k.pem"}
-    world.patch("edge_node", "edge", **files, placement="nearest", public_url="https://ai.test")
+    world.patch(
+        "edge_node",
+        "edge",
+        **files,
+        placement="nearest",
+        console="off",
+        public_url="https://ai.test",
+    )
     await world.steps(8)
     [edge] = [p for p in world.machine.running.values() if p.kind == "edge"]
     settings = world.machine.launches[edge.id].settings
@@ -289,6 +296,7 @@ async def test_an_edge_is_started_with_its_certificate_and_called_what_it_is(wor
     command = edge_command("e", settings, gateway="g", topology=Path("t"), holds=True)
     assert command[-4:] == ["--tls-cert", "/c.pem", "--tls-key", "/k.pem"]
     assert command[command.index("--placement") + 1] == "nearest"
+    assert command[command.index("--console") + 1] == "off"
     record = world.store.desired.get(EDGE_NODE, "edge")
     assert record is not None
     status = world.reconciler.status(record)

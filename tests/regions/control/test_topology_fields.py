@@ -30,7 +30,7 @@ pools:
 edges:
   - {{name: edge, region: fra, host: 127.0.0.2, port: 8799, addresses: [192.0.2.1],
       placement: nearest, url: "https://ai.test", tls: {{cert: /c.pem, key: /k.pem}},
-      hosts: [ai.test]}}
+      hosts: [ai.test], console: "on"}}
 links:
   - {{between: [fra, iad], rtt: 0.2, bandwidth: 1000000}}
 emulate: {{rtt: links}}
@@ -138,4 +138,7 @@ def _as_set(value: Any) -> Any:
 
 def _of_dns(topology: Topology) -> Any:
     """Return edges as a DNS server has to know them."""
-    return tuple(structs.replace(edge, placement="cost", hosts=()) for edge in topology.edges)
+    return tuple(
+        structs.replace(edge, placement="cost", hosts=(), console="loopback")
+        for edge in topology.edges
+    )

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from skerry_regions.models import located_yaml
+from skerry_regions.spec_types import console_mode
 from skerry_regions.topology.loading import TopologyError, load_topology, parse_topology
 from skerry_regions.topology.spec import TopologyRegion, distance_km, distance_prior
 from skerry_regions.view import LOCAL_LINK
@@ -42,6 +43,16 @@ def test_a_topology_is_read_with_its_defaults() -> None:
     assert topology.region("fra").location == (50.03, 8.54)
     assert topology.region("gru").residency == "global"
     assert topology.edges[0].host == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("written", "mode"),
+    [("", "loopback"), (", console: off", "off"), (", console: on", "on"),
+     (", console: 'on'", "on"), (", console: loopback", "loopback")],
+)  # fmt: skip
+def test_a_console_is_on_or_off_as_yaml_writes_it(written: str, mode: str) -> None:
+    topology = parse_topology(GOOD.replace("port: 8787", f"port: 8787{written}").encode())
+    assert console_mode(topology.edges[0].console) == mode
 
 
 def test_examples_load() -> None:

@@ -38,6 +38,7 @@ from skerry_regions.control.dns.checks import records_of
 from skerry_regions.control.dns.specs import DnsZoneSpec
 from skerry_regions.control.errors import ControlError, Invalid
 from skerry_regions.models import located_yaml
+from skerry_regions.spec_types import console_mode
 from skerry_regions.topology.spec import (
     EdgeSpec,
     Emulate,
@@ -183,6 +184,7 @@ def _sections(manifest: Manifest) -> Iterator[Entry]:
             "name": edge.name, "region": edge.region, "host": edge.host, "port": edge.port,
             "addresses": list(edge.addresses), "hosts": list(edge.hosts), "draining": edge.draining,
             "tls_cert": cert, "tls_key": key, "public_url": edge.url, "placement": edge.placement,
+            "console": console_mode(edge.console),
         }  # fmt: skip
         yield EDGE_NODE, values, f"edges[{i}]"
     for i, deployment in enumerate(manifest.deployments):

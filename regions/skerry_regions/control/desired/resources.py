@@ -31,6 +31,7 @@ from skerry_regions.control.desired.statuses import (
 )
 from skerry_regions.control.dns.specs import DnsRecordSpec, DnsZoneSpec
 from skerry_regions.spec_types import (
+    ConsoleMode,
     HostName,
     HttpURL,
     IataCode,
@@ -94,14 +95,13 @@ class EdgeNodeSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     region: Name
     host: HostName = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 0
-    addresses: Annotated[tuple[IPAddress, ...], Meta(max_length=16)] = ()
-    """Where clients reach it, if that is not `host`: what DNS answers."""
-    hosts: Annotated[tuple[HostName, ...], Meta(max_length=64)] = ()
-    """Names that it answers to, beside its address and loopback's; none: to all."""
+    addresses: Annotated[tuple[IPAddress, ...], Meta(max_length=16)] = ()  # for DNS, if not `host`
+    hosts: Annotated[tuple[HostName, ...], Meta(max_length=64)] = ()  # its names; none: all
     tls_cert: PEMFile | None = None  # a certificate with its chain, on this machine …
     tls_key: PEMFile | None = None  # … and its key; both are read again when they change
     public_url: HttpURL | None = None  # that clients are given, where host and port are not it
     placement: PlacementRule = "cost"  # the others to compare with
+    console: ConsoleMode = "loopback"  # whom its pages are shown to
     draining: bool = False  # it ends as its streams do, and is not started again
 
 

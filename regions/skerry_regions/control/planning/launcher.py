@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from skerry.runners import FloatsForm, RunnerName
 from skerry_regions.control.desired.resources import RoleName, RoutingSpec
 from skerry_regions.registry import Member
-from skerry_regions.spec_types import PlacementRule
+from skerry_regions.spec_types import ConsoleMode, PlacementRule
 
 RELAYS = "~relays"  # owner of the relays of emulated distances: no resource is called so
 DNS = "~dns-"  # and of a zone's server, before the zone's name
@@ -48,6 +48,7 @@ class EdgeSettings(Struct, frozen=True, kw_only=True, tag="edge", omit_defaults=
     tls: tuple[str, str] | None = None  # files of its certificate and key
     public_url: str | None = None
     placement: PlacementRule = "cost"
+    console: ConsoleMode = "loopback"
     models: tuple[str, ...]  # catalog ids
     routing: RoutingSpec | None = None  # None: as where nothing is written of it
 

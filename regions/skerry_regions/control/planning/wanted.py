@@ -114,6 +114,7 @@ def _edge_group(desired: Desired, id: str, models: tuple[str, ...], port: int) -
         tls=(edge.tls_cert, edge.tls_key) if edge.tls_cert and edge.tls_key else None,
         public_url=edge.public_url,
         placement=edge.placement,
+        console=edge.console,
         models=models,
         routing=None if desired.routing() == RoutingSpec() else desired.routing(),
     )

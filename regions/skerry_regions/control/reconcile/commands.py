@@ -60,6 +60,8 @@ def edge_command(
         command += ["--model", model]
     if settings.public_url is not None:
         command += ["--public-url", settings.public_url]
+    if settings.console != "loopback":
+        command += ["--console", settings.console]
     if settings.tls is not None:
         command += ["--tls-cert", settings.tls[0], "--tls-key", settings.tls[1]]
     if settings.hosts:

@@ -50,6 +50,11 @@ class EdgeNodeResource(ControlResource):
                 check=one_of("cost", "nearest", "round-robin"),
                 doc="Where requests go: by cost, or, to compare, by a plain rule.",
             ),
+            console=Attr(
+                default="loopback",
+                check=one_of("off", "loopback", "on"),
+                doc="Whom its pages are shown to: none, who is on its machine, or whoever comes.",
+            ),
             draining=Attr(BOOL, default=False, doc="End as its streams do, and stay away."),
             url=Attr(computed=True, doc="Where clients reach it; empty before it first ran."),
             status=Attr(computed=True, doc="pending, progressing, ready, degraded or draining."),

