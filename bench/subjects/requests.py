@@ -58,7 +58,7 @@ class Request:
     cache_key: bytes = b""
     priority: PriorityName = "interactive"
     reject_if_busy: bool = False
-    pin_seconds: float = 0.0
+    pins: tuple[tuple[int, float], ...] = ()
     prompt_logprobs: int | None = None
     kv: tuple[KVBlock, ...] = ()
     exports_kv: bool = False

@@ -29,7 +29,7 @@ import numpy as np
 
 from skerry_core.batch import Int32
 from skerry_core.config import BLOCK_SIZE
-from skerry_core.pins import Pins
+from skerry_core.pins import PinChange, Pins
 
 DIGEST_SIZE = 16  # bytes
 
@@ -94,11 +94,15 @@ class BlockPool:
     """References, idle blocks and the prefix cache of `num_blocks` blocks.
 
     `evicting` is called with each block and digest just before it is forgotten, while nothing has
-    been written over its content yet.
+    been written over its content yet. `pin_share` (0 to 1) of the blocks may be pinned by a tenant.
     """
 
     def __init__(
-        self, num_blocks: int, evicting: Callable[[int, Digest], None] | None = None
+        self,
+        num_blocks: int,
+        evicting: Callable[[int, Digest], None] | None = None,
+        *,
+        pin_share: float = 0.25,
     ) -> None:
         if num_blocks < 1:
             raise ValueError(f"num_blocks must be at least 1, got {num_blocks}")
@@ -107,7 +111,7 @@ class BlockPool:
         self._sealed: dict[Digest, int] = {}
         self._idle = OrderedDict.fromkeys(range(num_blocks))  # next to be handed out first
         self._idle_pinned: OrderedDict[int, None] = OrderedDict()  # they follow `_idle`
-        self._pins = Pins(num_blocks)
+        self._pins = Pins(num_blocks, pin_share)
         self._pinned = self._pins.blocks
         self._idle_sealed = 0
         # Net changes since the last drain (True: sealed), so that it never outgrows the pool.
@@ -219,25 +223,30 @@ class BlockPool:
         self._note(digest, sealed=True)
         return True
 
-    def pin(self, digests: Iterable[Digest], until: float, owner: bytes) -> int:
-        """Pin the blocks of the leading sealed digests, in use or idle, as far as `owner` (a
-        tenant's cache key) may; how many are pinned. `until` is on `expire_pins`'s clock."""
-        count = 0
+    def pin(self, digests: Iterable[Digest], ends: Sequence[float], owner: bytes) -> PinChange:
+        """Pin the blocks of the leading sealed digests, in use or idle, each until its end on
+        `expire_pins`'s clock, as far as `owner` (a tenant's cache key) may."""
+        blocks: list[int] = []
         for digest in digests:
-            block = self._sealed.get(digest)
-            if block is None or not self._pins.add(block, until, owner):
+            if (block := self._sealed.get(digest)) is None:
                 break
-            if block in self._idle:
-                del self._idle[block]
-                self._idle_pinned[block] = None
-            count += 1
-        return count
+            blocks.append(block)
+        change = self._pins.add(blocks, ends, owner)
+        for place in change.new:
+            if blocks[place] in self._idle:
+                del self._idle[blocks[place]]
+                self._idle_pinned[blocks[place]] = None
+        self._unpinned(block for block in change.lapsed if block not in self._pinned)
+        return change
 
     def expire_pins(self, now: float) -> None:
         """Count blocks whose pin is over as used just now."""
         if now < self._pins.next_end:
             return
-        for block in self._pins.expired(now):
+        self._unpinned(self._pins.expire(now))
+
+    def _unpinned(self, blocks: Iterable[int]) -> None:
+        for block in blocks:
             if self._refs[block] == 0:
                 del self._idle_pinned[block]
                 self._idle[block] = None

@@ -283,6 +283,7 @@ class EngineConfig:
     max_step_tokens: int = 512  # tokens computed in one step: the prefill chunk's upper bound
     max_gap_seconds: float = 0.03  # of a step with prompts that streams wait for; see `StepPrice`
     max_draft_tokens: int = 8  # of a stream in a step, see `speculation`; 0: none
+    pin_share: float = 0.25  # of the pool's blocks, that a tenant may pin; see `pins`
 
     def __post_init__(self) -> None:
         for name in ("max_running", "max_waiting", "max_step_tokens"):
@@ -290,5 +291,7 @@ class EngineConfig:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not self.max_gap_seconds >= 0:
             raise ConfigError(f"max_gap_seconds must not be negative, got {self.max_gap_seconds}")
+        if not 0 <= self.pin_share <= 1:
+            raise ConfigError(f"pin_share must be from 0 to 1, got {self.pin_share}")
         if self.max_draft_tokens < 0:
             raise ConfigError(f"max_draft_tokens must not be negative, got {self.max_draft_tokens}")

@@ -1,59 +1,118 @@
-"""Which cached blocks are pinned, by whom, and until when. Integers and a clock's readings only."""
+"""Which cached blocks are pinned, by whom, and until when. Integers and a clock's readings only.
+
+A tenant may pin its share of a pool. What it pins beyond makes its own oldest pins lapse: those of
+the prompt that it pinned longest ago, from that prompt's end. All tenants together leave a part of
+the pool unpinned; at that bound, too, only a tenant's own pins lapse for its new ones.
+"""
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-MAX_SHARE = 4  # a quarter of the pool may be pinned …
-MAX_OWNER_SHARE = 8  # … and an eighth by one tenant
+PINNABLE = 0.75  # of a pool, by all tenants, unless one may have more
+
+
+@dataclass(frozen=True, slots=True)
+class PinChange:
+    """What pinning a prompt changed."""
+
+    num_pinned: int  # of its leading blocks
+    new: tuple[int, ...]  # places in the prompt of those that the tenant had not pinned before
+    lapsed: tuple[int, ...]  # blocks of the tenant's older pins, whose time ended for these
 
 
 class Pins:
-    """Bounded book of pins. `owner` is a tenant's cache key."""
+    """Bounded book of pins. An owner is a tenant's cache key."""
 
-    def __init__(self, num_blocks: int) -> None:
-        self.blocks: dict[int, tuple[float, bytes]] = {}  # by block: until, owner
+    def __init__(self, num_blocks: int, share: float) -> None:
+        """`share` (0 to 1) of the blocks may be pinned by one tenant."""
+        self.blocks: dict[int, frozenset[bytes]] = {}  # by block: its owners
         self.next_end = math.inf  # nothing expires before
-        self._most = num_blocks // MAX_SHARE
-        self._most_of_one = num_blocks // MAX_OWNER_SHARE
-        self._num_of: Counter[bytes] = Counter()
-        self._ends: list[tuple[float, int]] = []  # a heap; entries may be outdated
+        self._most_of_one = int(num_blocks * share)
+        self._most = max(int(num_blocks * PINNABLE), self._most_of_one)
+        # Ends by block of each owner, the first to lapse first.
+        self._of: dict[bytes, OrderedDict[int, float]] = {}
+        self._ends: list[tuple[float, int, bytes]] = []  # a heap; entries may be outdated
 
-    def add(self, block: int, until: float, owner: bytes) -> bool:
-        """Pin a block, or prolong its pin; False when there are too many."""
-        pin = self.blocks.get(block)
-        if pin is None:
-            if len(self.blocks) >= self._most or self._num_of[owner] >= self._most_of_one:
-                return False
-            self._num_of[owner] += 1
-        elif pin[0] >= until:
-            return True
-        else:
-            owner = pin[1]
-        self.blocks[block] = (until, owner)
-        heapq.heappush(self._ends, (until, block))
-        if len(self._ends) > 2 * self._most + 2 * len(self.blocks):
-            self._ends = [(until, block) for block, (until, _) in self.blocks.items()]
-            heapq.heapify(self._ends)
-        self.next_end = self._ends[0][0]
-        return True
+    def add(self, blocks: Sequence[int], ends: Sequence[float], owner: bytes) -> PinChange:
+        """Pin a prompt's blocks, each until its end, from the first on as far as the tenant may;
+        pins that it has are prolonged."""
+        own = self._of.setdefault(owner, OrderedDict())
+        blocks = blocks[: self._most_of_one]
+        for block in reversed(blocks):
+            if block in own:
+                own.move_to_end(block)
+        new, lapsed, pinned, wanted = [], [], 0, set(blocks)
+        older = iter([block for block in own if block not in wanted])
+        for place, (block, end) in enumerate(zip(blocks, ends, strict=False)):
+            if block not in own:
+                while not self._has_room(own, block):
+                    oldest = next(older, None)
+                    if oldest is None:
+                        break
+                    self._remove(oldest, owner)
+                    lapsed.append(oldest)
+                if not self._has_room(own, block):
+                    break
+                self.blocks[block] = self.blocks.get(block, frozenset()) | {owner}
+                new.append(place)
+            if own.get(block, -math.inf) < end:
+                own[block] = end
+                heapq.heappush(self._ends, (end, block, owner))
+            pinned += 1
+        for block in reversed(blocks[:pinned]):
+            own.move_to_end(block)
+        self._forget_if_done(owner)
+        self._tidy()
+        return PinChange(pinned, tuple(new), tuple(lapsed))
+
+    def _has_room(self, own: OrderedDict[int, float], block: int) -> bool:
+        in_all = len(self.blocks) < self._most or block in self.blocks
+        return in_all and len(own) < self._most_of_one
 
     def remove(self, block: int) -> None:
-        """Forget a block's pin."""
-        _, owner = self.blocks.pop(block)
-        self._num_of[owner] -= 1
-        if not self._num_of[owner]:
-            del self._num_of[owner]
+        """Forget all pins of a block."""
+        for owner in self.blocks[block]:
+            self._remove(block, owner)
+            self._forget_if_done(owner)
 
-    def expired(self, now: float) -> list[int]:
-        """Forget the pins whose time is over; return their blocks."""
+    def _remove(self, block: int, owner: bytes) -> None:
+        del self._of[owner][block]
+        if others := self.blocks[block] - {owner}:
+            self.blocks[block] = others
+        else:
+            del self.blocks[block]
+
+    def expire(self, now: float) -> list[int]:
+        """Forget the pins whose time is over; return the blocks that nobody pins any more."""
         over = []
         while self._ends and self._ends[0][0] <= now:
-            until, block = heapq.heappop(self._ends)
-            if block in self.blocks and self.blocks[block][0] == until:
-                self.remove(block)
-                over.append(block)
+            end, block, owner = heapq.heappop(self._ends)
+            if self._end(block, owner) == end:
+                self._remove(block, owner)
+                self._forget_if_done(owner)
+                if block not in self.blocks:
+                    over.append(block)
         self.next_end = self._ends[0][0] if self._ends else math.inf
         return over
+
+    def _forget_if_done(self, owner: bytes) -> None:
+        if not self._of[owner]:
+            del self._of[owner]
+
+    def _end(self, block: int, owner: bytes) -> float | None:
+        own = self._of.get(owner)
+        return None if own is None else own.get(block)
+
+    def _tidy(self) -> None:
+        """Drop outdated entries once they are most of the heap."""
+        if len(self._ends) > 2 * self._most + 2 * len(self.blocks):
+            self._ends = [
+                (end, block, owner) for owner, own in self._of.items() for block, end in own.items()
+            ]
+            heapq.heapify(self._ends)
+        self.next_end = self._ends[0][0] if self._ends else math.inf

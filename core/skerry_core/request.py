@@ -88,8 +88,9 @@ class Request(Protocol):
         ...
 
     @property
-    def pin_seconds(self) -> float:
-        """Return seconds that the prompt's blocks stay cached, while there is room."""
+    def pins(self) -> Sequence[tuple[int, float]]:
+        """Return how long beginnings of the prompt stay cached, as far as the tenant may pin: their
+        tokens, ascending, and seconds from the first place on."""
         ...
 
     @property
@@ -109,6 +110,16 @@ class KVBlock:
     checksum: int | None = None  # see `page_checksums`; of what was in a device's memory
 
 
+@dataclass(frozen=True, slots=True)
+class PinUsage:
+    """What a request's pins did."""
+
+    written: tuple[int, ...]
+    """For each pin the tokens that were computed and are pinned by it; a token counts for the first
+    pin that holds it."""
+    lapsed: int  # tokens of the tenant's older pins, whose time ended for these
+
+
 class EngineUsage(Protocol):
     """What a finished request cost; its sequence has the figures. Seconds of phases are engine
     seconds: the request's share of its steps."""
@@ -123,6 +134,11 @@ class EngineUsage(Protocol):
 
     @property
     def output_tokens(self) -> int: ...
+
+    @property
+    def pinned(self) -> PinUsage | None:
+        """Return what its pins did, if it had any and its prompt was computed."""
+        ...
 
     @property
     def queue_seconds(self) -> float: ...

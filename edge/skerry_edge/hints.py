@@ -18,9 +18,13 @@ def affinity_of(headers: Mapping[str, str], tenant: str) -> bytes:
     """Return the tenant's session, 16 bytes; empty when the caller names none. Any value will
     do."""
     value = headers.get(AFFINITY_HEADER)
-    if not value:
-        return b""
-    return blake2b(f"{tenant}\0{value}".encode(), digest_size=16).digest()
+    return session_of(value, tenant) if value else b""
+
+
+def session_of(value: str, tenant: str) -> bytes:
+    """Return the tenant's session of a name, 16 bytes."""
+    named = f"{tenant}\0{value}".encode("utf-8", "surrogatepass")
+    return blake2b(named, digest_size=16).digest()
 
 
 def pin_of(headers: Mapping[str, str]) -> float:

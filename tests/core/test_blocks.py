@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from hashlib import blake2b
+from itertools import takewhile
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from skerry_core.blocks import (
     root_digest,
 )
 from skerry_core.config import BLOCK_SIZE
+from skerry_core.pins import PinChange
 
 DIGESTS = [bytes([i]) * 16 for i in range(6)]
 
@@ -31,12 +33,15 @@ class BlockPoolMachine(RuleBasedStateMachine):
         self.held: list[list[int]] = []
         self.cached: list[bytes] = []  # idle and sealed, least recently used first
         self.cached_pinned: list[bytes] = []  # and those that go after all others
-        self.pins: dict[bytes, bytes] = {}  # owner by digest
+        self.pins: dict[bytes, list[bytes]] = {b"a": [], b"b": []}  # by owner, next to lapse first
         self.digest: dict[int, bytes] = {}  # of sealed blocks
         self.published: set[bytes] = set()
 
     def references(self, block: int) -> int:
         return sum(blocks.count(block) for blocks in self.held)
+
+    def pinned(self) -> set[bytes]:
+        return {digest for own in self.pins.values() for digest in own}
 
     def num_idle(self) -> int:
         return self.pool.num_blocks - len({b for blocks in self.held for b in blocks})
@@ -54,8 +59,8 @@ class BlockPoolMachine(RuleBasedStateMachine):
         forgotten = [*self.cached, *self.cached_pinned][:num_forgotten]
         self.cached = self.cached[num_forgotten:]
         self.cached_pinned = [each for each in self.cached_pinned if each not in forgotten]
-        for digest in self.pins.keys() & set(forgotten):
-            del self.pins[digest]
+        for owner, own in self.pins.items():
+            self.pins[owner] = [digest for digest in own if digest not in forgotten]
         blocks = self.pool.allocate(n)
         assert len(set(blocks)) == n
         assert all(self.references(block) == 0 for block in blocks)
@@ -98,39 +103,56 @@ class BlockPoolMachine(RuleBasedStateMachine):
         for block in reversed(blocks):
             if self.references(block) == 0 and block in self.digest:
                 digest = self.digest[block]
-                (self.cached_pinned if digest in self.pins else self.cached).append(digest)
+                (self.cached_pinned if digest in self.pinned() else self.cached).append(digest)
 
     @rule(
         digests=st.lists(st.sampled_from(DIGESTS), max_size=4, unique=True),
         owner=st.sampled_from([b"a", b"b"]),
     )
     def pin(self, digests: list[bytes], owner: bytes) -> None:
-        expected = 0
-        for digest in digests:
-            if digest not in self.digest.values():
-                break
-            if digest not in self.pins:
-                of_owner = list(self.pins.values()).count(owner)
-                if len(self.pins) == self.pool.num_blocks // 4:
+        most = self.pool.num_blocks // 4
+        wanted = list(takewhile(set(self.digest.values()).__contains__, digests))[:most]
+        older = [each for each in self.pins[owner] if each not in wanted]
+        own = [each for each in wanted if each in self.pins[owner]]
+        new, lapsed, pinned = [], [], []
+        for place, digest in enumerate(wanted):
+            if digest not in own:
+                for each in list(older):
+                    if self.has_room(owner, digest, most):
+                        break
+                    older.remove(each)
+                    self.pins[owner].remove(each)
+                    lapsed.append(each)
+                    if each in self.cached_pinned and each not in self.pinned():
+                        self.cached_pinned.remove(each)
+                        self.cached.append(each)
+                if not self.has_room(owner, digest, most):
                     break
-                if of_owner == self.pool.num_blocks // 8:
-                    break
-                self.pins[digest] = owner
-            if digest in self.cached:
-                self.cached.remove(digest)
-                self.cached_pinned.append(digest)
-            expected += 1
-        assert self.pool.pin(digests, until=1.0, owner=owner) == expected
+                self.pins[owner].append(digest)
+                new.append(place)
+                if digest in self.cached:
+                    self.cached.remove(digest)
+                    self.cached_pinned.append(digest)
+            pinned.append(digest)
+        rest = [each for each in own if each not in pinned]
+        self.pins[owner] = [*older, *reversed(rest), *reversed(pinned)]
+        block_of = {digest: block for block, digest in self.digest.items()}
+        expected = PinChange(len(pinned), tuple(new), tuple(block_of[each] for each in lapsed))
+        assert self.pool.pin(digests, [1.0] * len(digests), owner) == expected
+
+    def has_room(self, owner: bytes, digest: bytes, most: int) -> bool:
+        in_all = digest in self.pinned() or len(self.pinned()) < self.pool.num_blocks * 3 // 4
+        return in_all and len(self.pins[owner]) < most
 
     @rule()
     def expire_pins(self) -> None:
         self.pool.expire_pins(0.9)
-        assert self.pool.num_pinned == len(self.pins)
+        assert self.pool.num_pinned == len(self.pinned())
         self.pool.expire_pins(1.0)
         block_of = {digest: block for block, digest in self.digest.items()}
         self.cached += sorted(self.cached_pinned, key=block_of.__getitem__)
         self.cached_pinned = []
-        self.pins = {}
+        self.pins = {b"a": [], b"b": []}
 
     @rule()
     def drain(self) -> None:
@@ -145,7 +167,7 @@ class BlockPoolMachine(RuleBasedStateMachine):
         self.pool.sanity_check()
         assert self.pool.num_idle == self.num_idle()
         assert self.pool.num_cached == len(self.cached) + len(self.cached_pinned)
-        assert self.pool.num_pinned == len(self.pins)
+        assert self.pool.num_pinned == len(self.pinned())
         assert self.pool.num_used == self.pool.num_blocks - self.num_idle()
         assert set(self.pool.sealed_digests()) == set(self.digest.values())
 

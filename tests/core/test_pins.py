@@ -11,7 +11,7 @@ from bench.subjects.requests import Request, SamplingParams
 from skerry_core.blocks import BlockPool
 from skerry_core.config import BLOCK_SIZE, EngineConfig
 from skerry_core.engine.engine import Engine
-from skerry_core.pins import Pins
+from skerry_core.pins import PinChange, Pins
 from skerry_core.runners.toy import ToyRunner
 
 NAMES = [bytes([i]) * 16 for i in range(40)]
@@ -26,10 +26,14 @@ def cached(pool: BlockPool, names: Sequence[bytes]) -> None:
     pool.release(blocks)
 
 
+def pin(pool: BlockPool, names: Sequence[bytes], until: float, owner: bytes = OWNER) -> PinChange:
+    return pool.pin(names, [until] * len(names), owner)
+
+
 def test_pinned_blocks_are_forgotten_last() -> None:
     pool = BlockPool(16)
     cached(pool, NAMES[:2])
-    assert pool.pin(NAMES[:2], until=10.0, owner=OWNER) == 2
+    assert pin(pool, NAMES[:2], 10.0) == PinChange(2, (0, 1), ())
     cached(pool, NAMES[2:16])  # used later than the pinned ones
     pool.allocate(14)
     assert pool.match(NAMES[:2]) == 2
@@ -42,7 +46,7 @@ def test_pinned_blocks_are_forgotten_last() -> None:
 def test_after_its_time_a_block_is_as_any_other() -> None:
     pool = BlockPool(16)
     cached(pool, NAMES[:2])
-    pool.pin(NAMES[:2], until=10.0, owner=OWNER)
+    pin(pool, NAMES[:2], 10.0)
     pool.expire_pins(9.9)
     assert pool.num_pinned == 2
     pool.expire_pins(10.0)
@@ -56,13 +60,13 @@ def test_after_its_time_a_block_is_as_any_other() -> None:
 def test_a_pinned_block_can_be_used_and_comes_back() -> None:
     pool = BlockPool(16)
     cached(pool, NAMES[:1])
-    pool.pin(NAMES[:1], until=10.0, owner=OWNER)
+    pin(pool, NAMES[:1], 10.0)
     blocks = pool.acquire(NAMES[:1])
     pool.expire_pins(10.0)  # in use meanwhile
     pool.release(blocks)
     pool.sanity_check()
     blocks = pool.acquire(NAMES[:1])
-    pool.pin(NAMES[:1], until=20.0, owner=OWNER)  # in use
+    pin(pool, NAMES[:1], 20.0)  # in use
     pool.release(blocks)
     pool.sanity_check()
     pool.allocate(15)
@@ -72,29 +76,51 @@ def test_a_pinned_block_can_be_used_and_comes_back() -> None:
 def test_only_what_is_sealed_from_the_start_is_pinned() -> None:
     pool = BlockPool(32)
     cached(pool, [NAMES[0], NAMES[2]])
-    assert pool.pin(NAMES[:3], until=10.0, owner=OWNER) == 1
+    assert pin(pool, NAMES[:3], 10.0) == PinChange(1, (0,), ())
 
 
-def test_bounds_of_one_tenant_and_of_all() -> None:
+def test_beyond_a_tenants_share_its_oldest_prompt_lapses_from_its_end() -> None:
     pool = BlockPool(32)
     cached(pool, NAMES[:32])
-    assert pool.pin(NAMES[:32], until=10.0, owner=OWNER) == 4
-    assert pool.pin(NAMES[4:32], until=10.0, owner=b"second") == 4
-    assert pool.pin(NAMES[8:32], until=10.0, owner=b"third") == 0
-    assert pool.pin(NAMES[:4], until=20.0, owner=b"third") == 4  # pinned already: prolonged
+    assert pin(pool, NAMES[:16], 10.0).num_pinned == 8  # a quarter, of a prompt its beginning
+    assert pin(pool, NAMES[:5], 20.0) == PinChange(5, (), ())  # prolonged
+    change = pin(pool, NAMES[16:20], 10.0)
+    assert (change.num_pinned, change.new, change.lapsed) == (4, (0, 1, 2, 3), (7, 6, 5, 4))
+    assert pin(pool, NAMES[20:21], 10.0).lapsed == (3,)  # before those that were pinned later
+    pool.expire_pins(10.0)
+    assert pool.num_pinned == 3
+    pool.sanity_check()
+
+
+def test_one_tenants_pins_never_end_anothers() -> None:
+    pool = BlockPool(32)
+    cached(pool, NAMES[:32])
+    assert pin(pool, NAMES[:8], 10.0, b"one").num_pinned == 8
+    assert pin(pool, NAMES[8:16], 10.0, b"two").num_pinned == 8
+    assert pin(pool, NAMES[16:24], 10.0, b"three").num_pinned == 8
+    assert pin(pool, NAMES[24:32], 10.0, b"four") == PinChange(0, (), ())  # the last quarter
+    assert pin(pool, NAMES[:4], 20.0, b"four").num_pinned == 4  # pinned already: no further room
     pool.expire_pins(10.0)
     assert pool.num_pinned == 4
-    pool.expire_pins(20.0)
-    assert pool.pin(NAMES[8:32], until=30.0, owner=OWNER) == 4
+    assert pin(pool, NAMES[24:32], 30.0, b"four").lapsed == (3, 2, 1, 0)
+    pool.sanity_check()
+
+
+@pytest.mark.parametrize(("share", "most"), [(0.5, 16), (1.0, 32), (0.0, 0)])
+def test_the_share_is_the_operators(share: float, most: int) -> None:
+    pool = BlockPool(32, pin_share=share)
+    cached(pool, NAMES[:32])
+    assert pin(pool, NAMES[:32], 10.0).num_pinned == most
 
 
 def test_pinning_again_and_again_takes_no_memory() -> None:
-    pins = Pins(64)
+    pins = Pins(64, 0.25)
     for number in range(10_000):
-        pins.add(1, float(number), OWNER)
+        pins.add([1], [float(number)], OWNER)
     assert len(pins._ends) <= 4 * 64
-    assert pins.expired(9_998.0) == []
-    assert pins.expired(9_999.0) == [1]
+    assert pins.expire(9_998.0) == []
+    assert pins.expire(9_999.0) == [1]
+    assert not pins._of
 
 
 class Clock:
@@ -117,7 +143,8 @@ def test_a_requests_prompt_stays_while_others_come_and_go(pin_seconds: float) ->
         engine.add(
             Request(
                 id=id, prompt_ids=tuple(prompt.tolist()), sampling=sampling,
-                cache_key=OWNER, pin_seconds=pin_seconds,
+                cache_key=OWNER,
+                pins=((len(prompt), pin_seconds),) if pin_seconds else (),
             ).sequence())  # fmt: skip
         while True:
             for output in engine.step():

@@ -23,8 +23,8 @@ def test_hints_travel_with_the_request(edge: Deployment) -> None:
     assert edge.client.post(edge.run_path, json={"prompt": "hi"}, headers=raw).status_code == 200
     assert edge.run(prompt="hi").status_code == 200
     hinted, plain = edge.region.submits
-    assert (len(hinted.affinity), hinted.pin_seconds) == (16, 60.0)
-    assert (plain.affinity, plain.pin_seconds) == (b"", 0.0)
+    assert (len(hinted.affinity), hinted.pins) == (16, ((len(hinted.prompt_ids), 60.0),))
+    assert (plain.affinity, plain.pins) == (b"", ())
 
 
 @pytest.mark.parametrize("value", ["", "soon", "-1", "1.5", "86401", "100000"])

@@ -62,7 +62,7 @@ class Engine:
         self.runner = runner
         self.second_tier = None if file_tier is None else SecondTier(file_tier, runner)
         evicting = None if self.second_tier is None else self.second_tier.keep
-        self.pool = BlockPool(runner.num_blocks, evicting)
+        self.pool = BlockPool(runner.num_blocks, evicting, pin_share=config.pin_share)
         self._names = BlockNames(model_key)
         self.exchange = KVExchange(runner, self.pool, self._names)
         self.exports = Exports(runner, self.pool)

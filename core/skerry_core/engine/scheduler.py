@@ -36,6 +36,7 @@ from skerry_core.engine.sequence import Sequence
 from skerry_core.engine.speculation import Speculator
 from skerry_core.engine.step_plan import PlannedRow, StepPlan
 from skerry_core.engine.step_price import StepPrice
+from skerry_core.kv.pinning import pin_prompt
 from skerry_core.names import BlockNames
 from skerry_core.request import Priority
 
@@ -92,18 +93,18 @@ class Scheduler:
         """Forget a sequence that ended or was aborted, and release its blocks."""
         own = self._classes[sequence.priority]
         if sequence.slot >= 0:
-            self._pin(sequence)
             self._vacate(sequence)
         else:
             own.dequeue(sequence)
         own.fair.leave(sequence.tenant)
 
     def _pin(self, sequence: Sequence) -> None:
-        """Keep its prompt for as long as its request says, counted from its first place."""
-        seconds = sequence.request.pin_seconds
-        if seconds and sequence.start_time is not None:
-            prompt = sequence.digests[: sequence.prompt_tokens // BLOCK_SIZE]
-            self._pool.pin(prompt, sequence.start_time + seconds, sequence.request.cache_key)
+        """Pin its prompt, once it is computed."""
+        if sequence.num_computed >= sequence.prompt_tokens and sequence.start_time is not None:
+            sequence.pinned = pin_prompt(
+                self._pool, sequence.request, sequence.digests,
+                sequence.cached_tokens, sequence.start_time,
+            )  # fmt: skip
 
     def _vacate(self, sequence: Sequence) -> None:
         self._classes[sequence.priority].stop(sequence)
@@ -165,6 +166,8 @@ class Scheduler:
                 sequence.extend_digests(end, self._names)
                 for i in range(first, end):
                     self._pool.seal(sequence.blocks[i], sequence.digests[i])
+            if sequence.request.pins and sequence.pinned is None:
+                self._pin(sequence)
 
     # --- parts of a step -------------------------------------------------------------------------
 

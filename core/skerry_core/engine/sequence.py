@@ -15,7 +15,7 @@ from skerry_core.device_pages import DevicePages
 from skerry_core.engine.drafts.prompt_lookup import MIN_MATCH, note_run, seen_runs
 from skerry_core.names import BlockNames
 from skerry_core.reasoning_budget import ReasoningBudget
-from skerry_core.request import PRIORITIES, KVBlock, Request, RequestRejected
+from skerry_core.request import PRIORITIES, KVBlock, PinUsage, Request, RequestRejected
 
 if TYPE_CHECKING:
     from skerry_core.grammar.matcher import Matcher
@@ -62,6 +62,7 @@ class Sequence:
         "num_exported",
         "num_prompt_logprobs",
         "num_tokens",
+        "pinned",
         "preemptions",
         "prefill_seconds",
         "prefill_steps",
@@ -103,8 +104,7 @@ class Sequence:
 
         Raises RequestRejected for what is no token id.
         """
-        self.id = id
-        self.request = request
+        self.id, self.request = id, request
         self.sampling = request.sampling
         self.tenant = request.tenant
         # Whether a token's choice depends on which came before, and whether its logits are changed.
@@ -127,8 +127,7 @@ class Sequence:
         self.start_time: float | None = None  # when it first got a place
         self.end_time = 0.0
         self.choice_seconds = FIRST_CHOICE_SECONDS  # of its last token under a grammar
-        self.prefill_seconds = 0.0
-        self.decode_seconds = 0.0
+        self.prefill_seconds = self.decode_seconds = 0.0
         self.prefill_tokens = self.prefill_steps = self.preemptions = 0
         self.decode_tokens = self.decode_steps = 0
 
@@ -154,6 +153,7 @@ class Sequence:
         self.num_exported = 0  # blocks handed out, see `exports_kv`
         self.tail: KVBlock | None = None  # an open block that came along, not yet in the pool
         self.cached_tokens = 0  # of the prompt, when it first got a place
+        self.pinned: PinUsage | None = None  # as its request wants it, once its prompt is computed
         # Prompt logprobs handed out so far, the first token's absence included. A transcript
         # follows them, so a resumed request got them all.
         wants_prompt_logprobs = request.prompt_logprobs is not None and not request.output_ids

@@ -27,6 +27,7 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("NOT DONE", "not_done", "d"),
     ("PROMPT", "prompt_tokens", "d"),
     ("CACHED", "cached_tokens", "d"),
+    ("KEPT", "written_tokens", "d"),
     ("OUTPUT", "output_tokens", "d"),
     ("PREFILL S", "prefill_seconds", ".1f"),
     ("DECODE S", "decode_seconds", ".1f"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from starlette.requests import Request
@@ -21,7 +22,14 @@ from skerry_edge.generation.encoding import Form, Texts, encoded
 from skerry_edge.generation.generation import Choices
 from skerry_edge.generation.sse import Attended, EventStream, interruption
 from skerry_edge.generation.start import start
-from skerry_edge.hints import AFFINITY_HEADER, EXPLAIN_HEADER, PIN_HEADER, affinity_of, pin_of
+from skerry_edge.hints import (
+    AFFINITY_HEADER,
+    EXPLAIN_HEADER,
+    PIN_HEADER,
+    affinity_of,
+    pin_of,
+    session_of,
+)
 from skerry_edge.ledger import idempotency, response_cache
 from skerry_edge.ledger.idempotency import IdempotencyKey
 from skerry_edge.ledger.repeats import RepeatPolicy
@@ -30,6 +38,7 @@ from skerry_edge.text.model import TextModel
 from skerry_edge.text.prompts import stop_strings
 from skerry_edge.whole_numbers import whole_number
 from skerry_regions.models.catalog import ModelSpec
+from skerry_regions.wire.pins import Pin
 from skerry_regions.wire.protocol import Sampling, Submit
 
 MAX_PATIENCE_MS = 9_999_999_999
@@ -74,6 +83,13 @@ def caller_of(request: Request, options: RunOptions | None = None) -> Caller:
     )
 
 
+def with_session(caller: Caller, name: str | None) -> Caller:
+    """Return the caller in a session that the body names; one that the header names goes before."""
+    if not name or caller.affinity:
+        return caller
+    return replace(caller, affinity=session_of(name, caller.tenant))
+
+
 def job_of(
     caller: Caller,
     spec: ModelSpec,
@@ -87,8 +103,12 @@ def job_of(
     prompt_logprobs: int | None = None,
     tells_stop_token: bool = False,
     is_seeded: bool = False,
+    pins: tuple[Pin, ...] = (),
 ) -> Job:
-    """Return a prompt's job: what the region is sent of it, but for the time that is left."""
+    """Return a prompt's job: what the region is sent of it, but for the time that is left. `pins`
+    are in place of what the header says."""
+    if caller.pin_seconds and not pins:
+        pins = ((len(prompt_ids), caller.pin_seconds),)
     submit = Submit(
         stream=1,  # assigned by the region's client
         request_id=caller.request_id,
@@ -102,7 +122,7 @@ def job_of(
         reject_if_busy=caller.reject_if_busy,
         mixed_builds=caller.mixed_builds,
         affinity=caller.affinity,
-        pin_seconds=caller.pin_seconds,
+        pins=pins,
         prompt_logprobs=prompt_logprobs,
         grammar=None if plan is None else plan.grammar,
     )

@@ -22,12 +22,14 @@ EFFORT: Final[Neutral] = {
 # What it is for: who calls, what it costs upstream, how it is cached there.
 BOOKKEEPING: Final[Neutral] = {
     "metadata": ({},),
-    "prompt_cache_key": (),
-    "prompt_cache_options": ({},),
-    "prompt_cache_retention": (),
     "safety_identifier": (),
     "service_tier": (),
     "user": (),
+}
+CACHING: Final[Neutral] = {
+    "prompt_cache_key": (),
+    "prompt_cache_options": ({},),
+    "prompt_cache_retention": (),
 }
 _FUNCTION: Final = frozenset(("name", "description", "parameters", "input_schema", "strict"))
 _CHOICE: Final = frozenset(("type", "function", "name", "allowed_tools", "mode", "tools"))
@@ -48,6 +50,7 @@ OBJECTS: Final = {
 NATIVE_TEXT: Final = Upstream(
     refused={"audio": (), "image": (), "image_b64": ()},
     ignored=EFFORT,
+    ignored_inside=("prompt_cache_breakpoint",),
     objects=OBJECTS,
 )
 NATIVE_TEXTS: Final = Upstream(refused={"image": ()})
@@ -57,18 +60,24 @@ CHAT: Final = Upstream(
         "image": (),
         "modalities": (["text"],),
         "moderation": (),
+        "prompt_cache_options.prewarm": (),
         "web_search_options": (),
     },
     ignored=EFFORT
     | BOOKKEEPING
-    | {"prediction": (), "store": (), "stream_options.include_obfuscation": ()},
-    ignored_inside=("cache_control", "prompt_cache_breakpoint"),
+    | {
+        "prediction": (),
+        "prompt_cache_options.comparison_response_id": (),
+        "store": (),
+        "stream_options.include_obfuscation": (),
+    },
+    ignored_inside=("cache_control",),
     echoed=frozenset(("annotations",)),
     objects=OBJECTS,
 )
 COMPLETIONS: Final = Upstream(
     refused={"suffix": ()},
-    ignored=BOOKKEEPING | {"stream_options.include_obfuscation": ()},
+    ignored=BOOKKEEPING | CACHING | {"stream_options.include_obfuscation": ()},
 )
 EMBEDDINGS: Final = Upstream(ignored={"user": ()})
 RESPONSES: Final = Upstream(
@@ -79,6 +88,7 @@ RESPONSES: Final = Upstream(
         "image": ({},),
         "moderation": (),
         "prompt": (),
+        "prompt_cache_options.prewarm": (),
         "truncation": ("disabled",),
     },
     ignored=EFFORT
@@ -88,10 +98,10 @@ RESPONSES: Final = Upstream(
         "background_options": ({},),
         "max_tool_calls": (),  # of tools that upstream runs itself
         "personality": (),
+        "prompt_cache_options.comparison_response_id": (),
         "stream_options": ({}, {"include_obfuscation": False}),
         "text.verbosity": (),
     },
-    ignored_inside=("prompt_cache_breakpoint",),
     echoed=frozenset(
         ("annotations", "encrypted_content", "logprobs", "phase", "status", "summary")
     ),
@@ -115,7 +125,6 @@ MESSAGES: Final = Upstream(
         "billing_policy": (),
         "diagnostics": ({},),
         "fallback_credit_token": (),
-        "metadata": ({},),
         "output_config.effort": (),
         "service_tier": (),
         "speed": ("standard",),
@@ -125,14 +134,15 @@ MESSAGES: Final = Upstream(
     },
     ignored_inside=(
         "allowed_callers",
-        "cache_control",
         "defer_loading",
         "eager_input_streaming",
         "input_examples",
     ),
     echoed=frozenset(("citations", "signature")),
     objects={
-        "tools[]": frozenset(("type", "name", "description", "input_schema", "strict")),
+        "tools[]": frozenset(
+            ("type", "name", "description", "input_schema", "strict", "cache_control")
+        ),
         "tool_choice": frozenset(("type", "name", "disable_parallel_tool_use")),
     },
 )

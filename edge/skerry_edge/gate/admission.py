@@ -23,7 +23,7 @@ from skerry_edge.gate.allowance_use import AllowanceUse, rate_headers
 from skerry_edge.gate.principal import Budget
 from skerry_edge.gate.quotas import Quotas
 from skerry_edge.gate.request_demand import RequestDemand
-from skerry_edge.gate.spending import Hold, Spending, dollars
+from skerry_edge.gate.spending import UNWRITTEN, Hold, Spending, Written, dollars
 from skerry_edge.gate.token_bucket import Pace
 from skerry_edge.limits import Limits
 from skerry_edge.telemetry import tracing
@@ -57,14 +57,21 @@ class Place:
         """Set the money aside that the request can cost. Raises `QuotaExceeded`."""
         self._hold = await spending.reserve(budgets, self.demand.dollars)
 
-    def leave(self, prompt_tokens: int = 0, output_tokens: int = 0, cached_tokens: int = 0) -> None:
+    def leave(
+        self,
+        prompt_tokens: int = 0,
+        output_tokens: int = 0,
+        cached_tokens: int = 0,
+        written: Written = UNWRITTEN,
+    ) -> None:
         """Give the place back after so much use. Idempotent, synchronous, never fails."""
         if self._has_left:
             return
         self._has_left = True
         self._admission.release(self, prompt_tokens + output_tokens)
         if self._hold is not None:
-            cost = dollars(self.demand.price, prompt_tokens, output_tokens, cached_tokens)
+            price = self.demand.price
+            cost = dollars(price, prompt_tokens, output_tokens, cached_tokens, written)
             self._admission.settle(self._hold, cost)
 
     def end(self, error: SkerryError) -> None:

@@ -21,6 +21,7 @@ class RequestDemand:
     prompt_tokens: int
     output_tokens: int = 0
     choices: int = 1  # that are computed side by side, of all its prompts
+    is_kept: bool = False  # what is computed of its prompt, for a time
 
     @property
     def tokens(self) -> int:
@@ -29,5 +30,7 @@ class RequestDemand:
     @property
     def dollars(self) -> float:
         """Return the most that it can cost, in US$."""
-        dearest = replace(self.price, prompt=max(self.price.prompt, self.price.cached))
-        return dollars(dearest, self.prompt_tokens, self.output_tokens)
+        writes = self.price.writes if self.is_kept else ()
+        dearest = max(self.price.prompt, self.price.cached, *writes)
+        price = replace(self.price, prompt=dearest)
+        return dollars(price, self.prompt_tokens, self.output_tokens)

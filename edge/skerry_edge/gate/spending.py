@@ -29,6 +29,10 @@ NANO = 1_000_000_000
 # Places bound what waits for the file; a settlement that it refused would stay spent.
 MAX_WAITING = 65_536
 
+Written = tuple[int, float]
+"""Tokens that were computed and stay cached for a time, and what these cost in US$."""
+UNWRITTEN: Written = (0, 0.0)
+
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS spent (
     token TEXT NOT NULL, period TEXT NOT NULL, nanodollars INTEGER NOT NULL,
@@ -57,10 +61,19 @@ class Hold:
     nanodollars: int
 
 
-def dollars(price: Price, prompt_tokens: int, output_tokens: int, cached_tokens: int = 0) -> float:
-    """Return what a request costs. `cached_tokens` are part of the prompt's."""
-    computed = (prompt_tokens - cached_tokens) * price.prompt
-    return (computed + cached_tokens * price.cached + output_tokens * price.output) / 1e6
+def dollars(
+    price: Price,
+    prompt_tokens: int,
+    output_tokens: int,
+    cached_tokens: int = 0,
+    written: Written = UNWRITTEN,
+) -> float:
+    """Return what a request costs. `cached_tokens` are part of the prompt's, and so are those that
+    were `written`."""
+    written_tokens, written_dollars = written
+    computed = (prompt_tokens - cached_tokens - written_tokens) * price.prompt
+    phases = computed + cached_tokens * price.cached + output_tokens * price.output
+    return phases / 1e6 + written_dollars
 
 
 def periods_at(now: float) -> tuple[Period, Period]:

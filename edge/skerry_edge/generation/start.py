@@ -100,6 +100,7 @@ async def _entered(
         prompt_tokens=prompt,
         output_tokens=output,
         choices=sum([job.num_choices for job in jobs]),
+        is_kept=any(job.submit.pins for job in jobs),
     )
     try:
         with tracing.span("admission"):

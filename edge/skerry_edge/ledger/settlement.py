@@ -8,10 +8,12 @@ from functools import partial
 from skerry.wire import PromptTokensDetails, TokenUsage
 from skerry_edge.gate.admission import Place
 from skerry_edge.gate.job import Job
+from skerry_edge.ledger.cache_writes import CacheWrites, writes_of
 from skerry_edge.ledger.usage_journal import UsageEntry, UsageJournal
 from skerry_edge.ledger.usage_tables import Amount, Outcome
 from skerry_regions.digests import prefix_chain
 from skerry_regions.wire.client import TokenStream
+from skerry_regions.wire.pins import Pinned
 from skerry_regions.wire.protocol import PhaseUsage
 
 
@@ -33,6 +35,11 @@ class ChoiceUsage:
         """Return tokens of the prompt that were not computed."""
         return 0 if self._usage is None else self._usage.cached_tokens
 
+    @property
+    def pinned(self) -> Pinned | None:
+        """Return what its pins did."""
+        return None if self._usage is None else self._usage.pinned
+
     def placed(self, stream: TokenStream) -> None:
         """Do nothing: only tokens are charged."""
 
@@ -52,6 +59,11 @@ class ChoiceUsage:
         """Do nothing: the request is settled as a whole."""
 
 
+def _told(choice: ChoiceUsage) -> tuple[int, int]:
+    pinned = choice.pinned
+    return choice.cached_tokens, 0 if pinned is None else sum(pinned.written)
+
+
 class Settlement:
     """One request's row in the usage journal, and its place."""
 
@@ -60,6 +72,8 @@ class Settlement:
         self._place = place
         self.prompt_tokens = sum([len(job.submit.prompt_ids) for job in jobs])
         self._is_hit = is_hit
+        self._pins = [job.submit.pins for job in jobs]
+        self._price = jobs[0].model.price
         self._by_prompt = [[ChoiceUsage() for _ in range(job.num_choices)] for job in jobs]
         self._choices = [choice for choices in self._by_prompt for choice in choices]
         self._entry: UsageEntry | None = None
@@ -90,7 +104,8 @@ class Settlement:
         """Return the tokens so far: each prompt once, the output of every choice."""
         output = self._num_tokens()
         total = self.prompt_tokens + output
-        details = PromptTokensDetails(self._cached_tokens())
+        cached, writes = self._cached_tokens(), self._writes()
+        details = PromptTokensDetails(cached) if writes is None else writes.details(cached)
         return TokenUsage(self.prompt_tokens, output, total, details)
 
     def close(self) -> Outcome:
@@ -99,7 +114,11 @@ class Settlement:
         if self._is_hit or outcome == "failed":
             self._place.leave()
         else:
-            self._place.leave(self.prompt_tokens, self._num_tokens(), self._cached_tokens())
+            used = self._amount()
+            self._place.leave(
+                used.prompt_tokens, used.output_tokens, used.cached_tokens,
+                (used.written_tokens, used.written_dollars),
+            )  # fmt: skip
         if self._entry is not None:
             if self._is_hit:
                 self._entry.settle("cached", Amount())
@@ -113,6 +132,16 @@ class Settlement:
     def _cached_tokens(self) -> int:
         return sum([max(each.cached_tokens for each in choices) for choices in self._by_prompt])
 
+    def _writes(self) -> CacheWrites | None:
+        """Return what stays cached of the prompts; None when nothing was to. Of a prompt's choices
+        the one that found most cached tells: what it wrote was not there."""
+        if not any(self._pins):
+            return None
+        return writes_of(
+            (pins, max(choices, key=_told).pinned)
+            for pins, choices in zip(self._pins, self._by_prompt, strict=True)
+        )
+
     def _outcome(self) -> Outcome:
         if any(choice.has_failed for choice in self._choices):
             return "failed"
@@ -121,10 +150,13 @@ class Settlement:
 
     def _amount(self) -> Amount:
         phases = [each.phases for each in self._choices if each.phases is not None]
+        writes = self._writes()
         return Amount(
             prompt_tokens=self.prompt_tokens,
             cached_tokens=self._cached_tokens(),
             output_tokens=self._num_tokens(),
+            written_tokens=0 if writes is None else writes.short + writes.long,
+            written_dollars=0.0 if writes is None else writes.dollars(self._price),
             queue_seconds=sum([each.queue_seconds for each in phases]),
             prefill_seconds=sum([each.prefill_seconds for each in phases]),
             decode_seconds=sum([each.decode_seconds for each in phases]),

@@ -144,6 +144,7 @@ class UsageJournal:
             "prompt": amount.prompt_tokens, "cached": amount.cached_tokens,
             "output": amount.output_tokens, "queue": amount.queue_seconds,
             "prefill": amount.prefill_seconds, "decode": amount.decode_seconds,
+            "written": amount.written_tokens, "written_cost": amount.written_dollars,
         }  # fmt: skip
         self._put((SETTLE, values), (CLOSE, values))
 

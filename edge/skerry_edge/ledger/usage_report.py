@@ -19,7 +19,7 @@ from typing import Any, Literal, cast, get_args
 from msgspec import UNSET, Struct, UnsetType
 
 from skerry_edge.database import BUSY_SECONDS
-from skerry_edge.ledger.usage_tables import SCHEMA
+from skerry_edge.ledger.usage_tables import SCHEMA, WRITES
 
 Dimension = Literal["tenant", "token", "model", "day", "edge"]
 DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
@@ -35,8 +35,9 @@ _TOTALS = f"""
     SUM(outcome = 'failed'), SUM(outcome = 'aborted'), SUM(outcome = 'running'),
     SUM(prompt_tokens), SUM(cached_tokens), SUM(output_tokens),
     SUM(queue_seconds), SUM(prefill_seconds), SUM(decode_seconds),
-    SUM((prompt_tokens - cached_tokens) * prompt_price * {_CHARGED}),
-    SUM(cached_tokens * cached_price * {_CHARGED}), SUM(output_tokens * output_price * {_CHARGED})
+    SUM((prompt_tokens - cached_tokens - {{written_tokens}}) * prompt_price * {_CHARGED}),
+    SUM(cached_tokens * cached_price * {_CHARGED}), SUM(output_tokens * output_price * {_CHARGED}),
+    SUM({{written_tokens}}), SUM({{written_cost}} * (outcome NOT IN ('failed', 'cached')))
 """
 
 
@@ -64,6 +65,8 @@ class Totals(Struct, kw_only=True):
     prompt_cost: float
     cached_cost: float
     output_cost: float
+    written_tokens: int  # of the prompt's: computed, and kept cached for a time
+    written_cost: float
     cost: float
 
 
@@ -105,13 +108,14 @@ def totals(
 
     Without dimensions one line, even of nothing. Raises sqlite3.Error.
     """
+    sums = _TOTALS.format_map(_writes(database))
     keys = [_EXPRESSIONS.get(name, name) for name in by]
     condition, values = "admitted >= ?", [since, *([] if tenant is None else [tenant])]
     if tenant is not None:
         condition += " AND tenant = ?"
     grouped = ", ".join(map(str, range(1, len(keys) + 1)))
     rows = database.execute(
-        f"SELECT {', '.join([*keys, _TOTALS])} FROM usage WHERE {condition}"
+        f"SELECT {', '.join([*keys, sums])} FROM usage WHERE {condition}"
         + (f" GROUP BY {grouped} ORDER BY {grouped}" if keys else "")
         + f" LIMIT {MAX_TOTALS}",
         values,
@@ -123,8 +127,19 @@ def totals(
 def _line(figures: dict[str, Any]) -> Totals:
     """Return sums of which those of no rows, which are NULL in SQL, are 0."""
     figures = {name: 0 if value is None else value for name, value in figures.items()}
-    cost = figures["prompt_cost"] + figures["cached_cost"] + figures["output_cost"]
+    cost = sum(figures[f"{phase}_cost"] for phase in ("prompt", "cached", "output", "written"))
     return Totals(**figures, cost=cost)
+
+
+def _writes(database: sqlite3.Connection) -> dict[str, str]:
+    """Return expressions for what was written to the cache: no such columns are in a journal that
+    no edge of this version has opened."""
+    known = _columns(database)
+    return {name: name if name in known else "0" for name in WRITES}
+
+
+def _columns(database: sqlite3.Connection) -> list[str]:
+    return [row[1] for row in database.execute("PRAGMA table_info(usage)")]
 
 
 @contextlib.contextmanager
@@ -152,13 +167,17 @@ def journals(paths: Sequence[Path], since: float = 0.0) -> Generator[sqlite3.Con
         return
     with contextlib.closing(sqlite3.connect(":memory:")) as database:
         database.executescript(SCHEMA)
-        columns = [row[1] for row in database.execute("PRAGMA table_info(usage)")]
-        names = ", ".join(name for name in columns if name != "number")
-        better = ", ".join(f"{name} = excluded.{name}" for name in columns if name != "number")
+        for name, declaration in WRITES.items():
+            database.execute(f"ALTER TABLE usage ADD COLUMN {name} {declaration}")
+        wanted = [name for name in _columns(database) if name != "number"]
         for path in paths:
             with reading(path) as source, database:
+                known = set(_columns(source))
+                columns = [name for name in wanted if name in known or name not in WRITES]
+                names = ", ".join(columns)
+                better = ", ".join(f"{name} = excluded.{name}" for name in columns)
                 database.executemany(
-                    f"INSERT INTO usage ({names}) VALUES ({', '.join('?' * (len(columns) - 1))})"
+                    f"INSERT INTO usage ({names}) VALUES ({', '.join('?' * len(columns))})"
                     f" ON CONFLICT (id) DO UPDATE SET {better}"
                     " WHERE outcome <> 'completed' AND (excluded.outcome = 'completed'"
                     " OR excluded.output_tokens > output_tokens)",

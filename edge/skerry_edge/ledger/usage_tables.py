@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Callable
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -33,7 +33,15 @@ CREATE INDEX IF NOT EXISTS usage_tenant ON usage (tenant, admitted);
 CREATE INDEX IF NOT EXISTS usage_token ON usage (token, admitted);
 CREATE INDEX IF NOT EXISTS usage_unsettled ON usage (edge) WHERE settled IS NULL;
 """
-STEPS: Steps = (SCHEMA, added_column("usage", "chain", "BLOB NOT NULL DEFAULT x''"))
+WRITES: Final = {  # of the prompt's tokens those computed and kept for a time; in US$
+    "written_tokens": "INTEGER NOT NULL DEFAULT 0",
+    "written_cost": "REAL NOT NULL DEFAULT 0",
+}
+STEPS: Steps = (
+    SCHEMA,
+    added_column("usage", "chain", "BLOB NOT NULL DEFAULT x''"),
+    *(added_column("usage", name, declaration) for name, declaration in WRITES.items()),
+)
 """`chain`: `skerry_regions.digests.prefix_chain` of the prompt, or nothing."""
 
 # A row that is complete never changes; of several attempts the one that came furthest counts.
@@ -53,7 +61,7 @@ UPDATE usage SET output_tokens = ?1 WHERE id = ?2 AND settled IS NULL AND output
 SETTLE = """
 UPDATE usage SET outcome = :outcome, prompt_tokens = :prompt, cached_tokens = :cached,
     output_tokens = :output, queue_seconds = :queue, prefill_seconds = :prefill,
-    decode_seconds = :decode
+    decode_seconds = :decode, written_tokens = :written, written_cost = :written_cost
 WHERE id = :id AND outcome <> 'completed'
     AND (:outcome = 'completed' OR output_tokens <= :output)
 """
@@ -77,6 +85,8 @@ class Amount(Struct, frozen=True, kw_only=True):
     prompt_tokens: int = 0  # cached ones included
     cached_tokens: int = 0
     output_tokens: int = 0
+    written_tokens: int = 0  # of the prompt: computed, and kept cached for a time
+    written_dollars: float = 0.0  # what those cost
     queue_seconds: float = 0.0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0

@@ -102,11 +102,11 @@ async def chat_prompt(
     chars = sum(map(_chars, messages)) + plain_chars(tools)
     return await tokenised(
         desk, tenant, text, chars, spec, limits,
-        lambda: _encoded(text, text.render(messages, tools=tools), desk, tenant),
+        lambda: encoded(text, text.render(messages, tools=tools), desk, tenant),
     )  # fmt: skip
 
 
-def _encoded(text: TextModel, prompt: Prompt, desk: Desk, tenant: str) -> list[int]:
+def encoded(text: TextModel, prompt: Prompt, desk: Desk, tenant: str) -> list[int]:
     """Return token ids of a prompt; beginnings of long ones are remembered at the desk."""
     if len(prompt) < PART_CHARS:
         return text.encode(prompt)
@@ -129,7 +129,7 @@ async def text_prompt(
         laid_out = text.render_prompt(prompt, raw=raw)
         if laid_out == prompt:
             return text.encode(laid_out, add_special=True)
-        return _encoded(text, laid_out, desk, tenant)  # a template writes its own BOS
+        return encoded(text, laid_out, desk, tenant)  # a template writes its own BOS
 
     return await tokenised(desk, tenant, text, len(prompt), spec, limits, tokenise)
 

@@ -60,11 +60,21 @@ class CatalogError(ValueError):
 
 
 class Price(Struct, frozen=True, forbid_unknown_fields=True):
-    """US$ per million tokens of each phase: computed prompt, cached prompt, output."""
+    """US$ per million tokens of each phase: computed prompt, cached prompt, output; and of what is
+    computed and kept cached for a time: less than an hour, or more. Those are by default what
+    upstream's are to the prompt's."""
 
     prompt: Dollars = 0.0
     cached: Dollars = 0.0
     output: Dollars = 0.0
+    written: Dollars | None = None
+    written_long: Dollars | None = None
+
+    @property
+    def writes(self) -> tuple[float, float]:
+        """Return the prices of what is kept for less than an hour, and for more."""
+        short = 1.25 * self.prompt if self.written is None else self.written
+        return short, 2 * self.prompt if self.written_long is None else self.written_long
 
 
 class ModelFile(Struct, frozen=True, forbid_unknown_fields=True):

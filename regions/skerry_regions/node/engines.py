@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -19,6 +21,8 @@ from skerry_regions.models.catalog import ModelSpec
 from skerry_regions.models.model_files import ModelFiles
 
 logger = logging.getLogger(__name__)
+
+PIN_SHARE_VARIABLE = "SKERRY_PIN_SHARE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,7 @@ def open_engine(
     """
     if floats not in (None, "keep") and not RUNNERS[runner].quantizes:
         raise ConfigError(f"the {runner} runner does not quantise: --weights {floats} is of numba")
+    config = engine_config(os.environ)
     opened = _open_runner(
         runner,
         RunnerSetup(
@@ -64,7 +69,16 @@ def open_engine(
     )
     opened.warm_up(progress)
     file = None if file_tier is None else _open_file(opened, files.model_key, file_tier)
-    return Engine(opened, EngineConfig(), model_key=files.model_key, file_tier=file)
+    return Engine(opened, config, model_key=files.model_key, file_tier=file)
+
+
+def engine_config(environ: Mapping[str, str]) -> EngineConfig:
+    """Return an engine's limits, by what the operator says. Raises ConfigError."""
+    given = environ.get(PIN_SHARE_VARIABLE, "").strip()
+    try:
+        return EngineConfig(pin_share=float(given)) if given else EngineConfig()
+    except ValueError:
+        raise ConfigError(f"{PIN_SHARE_VARIABLE} must be from 0 to 1, not {given!r}") from None
 
 
 def open_encoder(spec: ModelSpec, files: ModelFiles, *, threads: int, cache_dir: Path) -> Encoder:

@@ -26,10 +26,9 @@ from skerry_regions.node.preparation import Preparation, budget_of
 from skerry_regions.node.rejections import REFUSED, State, rejection, unavailable
 from skerry_regions.node.reporting import Reporter, StepNews
 from skerry_regions.node.stream import NodeStream, Sink
-from skerry_regions.wire.client import failed_event
+from skerry_regions.wire.client import NO_USAGE, failed_event
 from skerry_regions.wire.link_auth import LinkKey
 from skerry_regions.wire.protocol import (
-    NO_USAGE,
     Accepted,
     Done,
     EngineBeat,

@@ -22,9 +22,8 @@ from skerry_regions.region.recovery import RecoveryPolicy
 from skerry_regions.region.region_reports import RegionReports
 from skerry_regions.region.remote_region import RemoteRegion
 from skerry_regions.region.remote_stream import RemoteStream
-from skerry_regions.wire.client import failed_event
+from skerry_regions.wire.client import NO_USAGE, failed_event
 from skerry_regions.wire.protocol import (
-    NO_USAGE,
     Accepted,
     AnyEvent,
     Done,

@@ -23,8 +23,8 @@ from skerry_regions.region.attempt_record import MAX_RECORDS, AttemptedStream, A
 from skerry_regions.region.emitted import Emitted
 from skerry_regions.region.placer import EarlierAttempts, Placer, Route
 from skerry_regions.region.recovery import RecoveryPolicy, in_zone, is_recoverable
-from skerry_regions.wire.client import error_of
-from skerry_regions.wire.protocol import NO_USAGE, Done, Failed, PhaseUsage, Submit, Tokens
+from skerry_regions.wire.client import NO_USAGE, error_of
+from skerry_regions.wire.protocol import Done, Failed, PhaseUsage, Submit, Tokens
 
 logger = logging.getLogger(__name__)
 
@@ -140,6 +140,7 @@ class RemoteStream(AttemptedStream):
             prompt_tokens=len(self._submit.prompt_ids),
             output_tokens=len(self._emitted.token_ids),
             cached_tokens=first.cached_tokens if self._num_attempts == 1 else 0,
+            pinned=first.pinned if self._num_attempts == 1 else None,
             queue_seconds=first.queue_seconds,
             prefill_seconds=first.prefill_seconds,
         )

@@ -10,7 +10,21 @@ from collections.abc import AsyncIterator
 from typing import Protocol, runtime_checkable
 
 from skerry.errors import InternalError, SkerryError
-from skerry_regions.wire.protocol import MAX_MESSAGE, Done, Embed, Embedded, Failed, Submit, Tokens
+from skerry_regions.wire.protocol import (
+    MAX_MESSAGE,
+    Done,
+    Embed,
+    Embedded,
+    Failed,
+    PhaseUsage,
+    Submit,
+    Tokens,
+)
+
+NO_USAGE = PhaseUsage(
+    prompt_tokens=0, cached_tokens=0, output_tokens=0,
+    queue_seconds=0.0, prefill_seconds=0.0, decode_seconds=0.0,
+)  # fmt: skip
 
 
 class TokenStream(Protocol):

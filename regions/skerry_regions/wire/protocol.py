@@ -32,6 +32,7 @@ from skerry_regions.phases import Timeline
 from skerry_regions.registry import Member
 from skerry_regions.trace_context import TraceContext
 from skerry_regions.wire.call_mark import CallMarkSpec
+from skerry_regions.wire.pins import PinList, Pinned
 from skerry_regions.wire.reasoning_limit import ReasoningLimitSpec
 from skerry_regions.wire.reports import Report
 from skerry_regions.zones import Zone
@@ -148,7 +149,7 @@ class Submit(Struct, frozen=True, kw_only=True, tag="submit"):
     reject_if_busy: bool = False  # rather than wait for others to end
     residency: Zone | None = None  # that it must not leave
     affinity: Annotated[bytes, Meta(max_length=16)] = b""  # the session that it belongs to
-    pin_seconds: Annotated[float, Meta(ge=0.0, le=86400.0)] = 0.0  # that its prompt stays cached
+    pins: PinList = ()
     mixed_builds: bool = False  # KV of another numeric build may be used: bits may differ then
     prompt_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
     grammar: GrammarSpec | None = None
@@ -237,12 +238,7 @@ class PhaseUsage(Struct, frozen=True, kw_only=True):
     queue_seconds: Seconds
     prefill_seconds: Seconds
     decode_seconds: Seconds
-
-
-NO_USAGE = PhaseUsage(
-    prompt_tokens=0, cached_tokens=0, output_tokens=0,
-    queue_seconds=0.0, prefill_seconds=0.0, decode_seconds=0.0,
-)  # fmt: skip
+    pinned: Pinned | None = None  # of requests with pins
 
 
 class Done(Struct, frozen=True, kw_only=True, tag="done"):

@@ -13,19 +13,23 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 # --- shared pieces -----------------------------------------------------------------------------
 
-Role = str  # upstream leaves it free; the chat template decides
+
+class CacheBreakpoint(Struct):  # the end of a prompt's beginning that is to stay cached
+    mode: Literal["explicit"]
+    ttl: Literal["30m", "12h"] | None = None
 
 
-class TextPart(Struct, tag="text", tag_field="type"):
+class TextPart(Struct, tag="text", tag_field="type", omit_defaults=True):
     """One piece of a message given as a list of parts."""
 
     text: str
+    prompt_cache_breakpoint: CacheBreakpoint | None = None
 
 
 class Message(Struct):
     """One turn of a conversation, in either dialect."""
 
-    role: Annotated[str, Meta(min_length=1, max_length=64)]
+    role: Annotated[str, Meta(min_length=1, max_length=64)]  # the chat template decides
     content: str | list[TextPart] | None = None
     name: str | None = None
     tool_call_id: str | None = None
@@ -35,6 +39,9 @@ class Message(Struct):
 
 class PromptTokensDetails(Struct):
     cached_tokens: int = 0
+    cache_write_tokens: int | UnsetType = UNSET  # computed, and kept for a time
+    cache_write_tokens_details: dict[str, int] | UnsetType = UNSET  # by it: `ttl_5m_tokens`, …
+    cache_lapsed_tokens: int | UnsetType = UNSET  # kept before; their time ended for these
 
 
 class TokenUsage(Struct):

@@ -34,6 +34,18 @@ class StreamOptions(Struct):
     include_usage: bool | None = None
 
 
+class CacheOptions(Struct):
+    """Which beginnings of a prompt stay cached: those at its breakpoints, and unless `mode` is
+    explicit the whole prompt; for `ttl` at least."""
+
+    mode: Literal["implicit", "explicit"] = "implicit"
+    ttl: Literal["30m", "12h"] = "30m"
+
+
+CacheRetention = Literal["in_memory", "in-memory", "24h"]  # how `CacheOptions.ttl` was said before
+CacheKey = Annotated[str, Meta(max_length=1024)]  # of requests with a common beginning
+
+
 class ChatCompletionRequest(Struct):
     """Body of `/ai/v1/chat/completions`."""
 
@@ -70,6 +82,9 @@ class ChatCompletionRequest(Struct):
     parallel_tool_calls: bool | None = None
     functions: list[dict[str, Any]] | None = None
     function_call: str | dict[str, Any] | None = None
+    prompt_cache_key: CacheKey | None = None
+    prompt_cache_options: CacheOptions | None = None
+    prompt_cache_retention: CacheRetention | None = None
     options: RunOptions | None = None
 
 

@@ -64,7 +64,7 @@ def test_a_plain_answer(edge: Deployment) -> None:
         "truncation": "disabled",
         "usage": {
             "input_tokens": 20,
-            "input_tokens_details": {"cached_tokens": 8},
+            "input_tokens_details": {"cached_tokens": 8, "cache_write_tokens": 0},
             "output_tokens": 6,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": 26,

@@ -430,7 +430,8 @@ def test_cached_prompt_tokens_are_told_in_every_dialect(edge: Deployment) -> Non
             **({"stream_options": {"include_usage": True}} if "v1/c" in path else {}),
         )  # fmt: skip
         assert f'"{field}":{msgspec.json.encode(told[-1]).decode()}' in streamed.text, path
-    assert told == [{"cached_tokens": 3}] * 4 + [3]
+    written = {"cache_write_tokens": 0}
+    assert told == [*[{"cached_tokens": 3}] * 3, {"cached_tokens": 3} | written, 3]
 
 
 def test_refused_requests_leave_no_row(edge: Deployment) -> None:

@@ -11,13 +11,21 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.errors import InvalidInput, RequestError
 from skerry.wire import TokenUsage
-from skerry_edge.api.anthropic.messages_input import chat_request, format_name, wanted_format
+from skerry_edge.api.anthropic.cache_control import SIGN, breakpoints_of
+from skerry_edge.api.anthropic.messages_input import (
+    chat_request,
+    format_name,
+    wanted_format,
+    without_billing,
+)
 from skerry_edge.api.anthropic.messages_wire import (
+    CacheCreation,
     CountRequest,
     InputMessage,
     MessagesAnswer,
@@ -29,10 +37,10 @@ from skerry_edge.api.anthropic.messages_wire import (
     ToolUseBlock,
 )
 from skerry_edge.api.bodies import Body
-from skerry_edge.api.edge_request import arrive, edge_of, model_of, read_json
+from skerry_edge.api.edge_request import admitted, arrive, edge_of, model_of, read_json
 from skerry_edge.api.fields import renamed
-from skerry_edge.api.handler import attended, begin, caller_of, event_stream
-from skerry_edge.api.openai.chat import chat_job
+from skerry_edge.api.handler import attended, begin, caller_of, event_stream, with_session
+from skerry_edge.api.openai.chat_job import chat_job
 from skerry_edge.api.upstream_fields import MESSAGES
 from skerry_edge.envelopes import JSONBytes, anthropic_error, encode
 from skerry_edge.gate.caller import Caller
@@ -55,7 +63,14 @@ async def messages(request: Request) -> Response:
     asked = await read_json(request, _body)
     caller = caller_of(request)
     arrive(request, model_of(edge, asked.model))
-    job = await _job(edge, asked, caller)
+    if asked.metadata is not None:
+        caller = with_session(caller, asked.metadata.user_id)
+    known = admitted(request)
+    asked.system, line = without_billing(asked.system)
+    if line:
+        known.trace.add("billing line", 0.0, 0.0, {"line": line})
+    is_marked = SIGN in known.content
+    job = await _job(edge, asked, caller, is_marked=is_marked)
     choices = await begin(request, job)
     head = MessagesAnswer(
         id=f"msg_{caller.request_id}",
@@ -84,17 +99,22 @@ async def count_tokens(request: Request) -> Response:
     asked = await read_json(request, _count_body)
     fields = {name: getattr(asked, name) for name in CountRequest.__struct_fields__}
     arrive(request, model_of(edge, asked.model))
+    fields["system"], _ = without_billing(asked.system)
     whole = MessagesRequest(**fields, max_tokens=1)
     job = await _job(edge, whole, caller_of(request))
     return JSONBytes(encode(TokenCount(len(job.submit.prompt_ids))))
 
 
-async def _job(edge: Edge, asked: MessagesRequest, caller: Caller) -> Job:
-    history, opening = list(asked.messages), ""
+async def _job(
+    edge: Edge, asked: MessagesRequest, caller: Caller, *, is_marked: bool = False
+) -> Job:
+    history, opening, last = list(asked.messages), "", None
     if history[-1].role == "assistant":
-        opening = _opening(history.pop())
+        last = history.pop()
+        opening = _opening(last)
+    breakpoints = breakpoints_of(asked, history, last) if is_marked else ()
     try:
-        job = await chat_job(edge, chat_request(asked, history), caller)
+        job = await chat_job(edge, chat_request(asked, history), caller, breakpoints)
     except RequestError as error:
         raise renamed(error, {FORMAT: format_name(asked)}) from None
     if not opening:
@@ -211,10 +231,22 @@ def _stop_reason(last: Piece) -> StopReason:
 
 
 def _usage(usage: TokenUsage) -> MessagesUsage:
-    cached = usage.prompt_tokens_details.cached_tokens
+    """Return a request's usage in Anthropic's words."""
+    details = usage.prompt_tokens_details
+    if isinstance(details.cache_write_tokens, UnsetType):
+        return MessagesUsage(
+            input_tokens=usage.prompt_tokens - details.cached_tokens,
+            cache_creation_input_tokens=0,
+            cache_read_input_tokens=details.cached_tokens,
+            output_tokens=usage.completion_tokens,
+        )
+    written, by_ttl = details.cache_write_tokens, details.cache_write_tokens_details or {}
+    for_an_hour = by_ttl.get("ttl_1h_tokens", 0)
     return MessagesUsage(
-        input_tokens=usage.prompt_tokens - cached,
-        cache_creation_input_tokens=0,
-        cache_read_input_tokens=cached,
+        input_tokens=usage.prompt_tokens - details.cached_tokens - written,
+        cache_creation_input_tokens=written,
+        cache_read_input_tokens=details.cached_tokens,
         output_tokens=usage.completion_tokens,
+        cache_creation=CacheCreation(written - for_an_hour, for_an_hour),
+        cache_lapsed_input_tokens=details.cache_lapsed_tokens,
     )

@@ -20,16 +20,15 @@ from skerry_edge.api.anthropic.messages_wire import (
 from skerry_edge.envelopes import encode
 
 FAILED: Final = "Error: "  # before the result of a tool that failed
+BILLING: Final = "x-anthropic-billing-header:"  # a line of Claude Code's, other with each request
+MAX_BILLING: Final = 256  # characters of it that are noted
 
 
 def chat_request(asked: MessagesRequest, history: Sequence[InputMessage]) -> ChatCompletionRequest:
     """Return the chat completion that answers a conversation."""
-    turns = [Message("system", asked.system)] if asked.system else []
-    for message in history:
-        turns += _turns(message)
     return ChatCompletionRequest(
         model=asked.model,
-        messages=turns,
+        messages=turns_of(asked.system, history),
         max_tokens=asked.max_tokens,
         temperature=asked.temperature,
         top_p=asked.top_p,
@@ -40,6 +39,31 @@ def chat_request(asked: MessagesRequest, history: Sequence[InputMessage]) -> Cha
         tool_choice=_tool_choice(asked.tool_choice),
         parallel_tool_calls=not (asked.tool_choice or {}).get("disable_parallel_tool_use", False),
     )
+
+
+def turns_of(
+    system: str | Sequence[TextBlock] | None, history: Sequence[InputMessage]
+) -> list[Message]:
+    """Return a conversation in OpenAI's form."""
+    if not isinstance(system, str):
+        system = "\n".join(block.text for block in system or ())
+    turns = [Message("system", system)] if system else []
+    for message in history:
+        turns += _turns(message)
+    return turns
+
+
+def without_billing(
+    system: str | list[TextBlock] | None,
+) -> tuple[str | list[TextBlock] | None, str]:
+    """Return a system prompt without the billing line that it may begin with, and that line. It is
+    no part of the prompt: all that follows it would have to be computed with each request."""
+    if isinstance(system, str) and system.startswith(BILLING):
+        line, _, rest = system.partition("\n")
+        return rest, line[:MAX_BILLING]
+    if isinstance(system, list) and system and system[0].text.startswith(BILLING):
+        return system[1:], system[0].text[:MAX_BILLING]
+    return system, ""
 
 
 def wanted_format(asked: CountRequest) -> OutputSchema | None:
@@ -115,11 +139,11 @@ def _turns(message: InputMessage) -> list[Message]:
 
 def _result(block: ToolResultBlock) -> str | list[TextPart] | None:
     """Return what a tool gave back; no template has another place for that it failed."""
-    if not block.is_error:
-        return block.content
-    if isinstance(block.content, list):
-        return [TextPart(FAILED), *block.content]
-    return FAILED + (block.content or "")
+    content = block.content
+    if isinstance(content, list):
+        parts = [TextPart(part.text) for part in content]
+        return [TextPart(FAILED), *parts] if block.is_error else parts
+    return FAILED + (content or "") if block.is_error else content
 
 
 def _tool_call(block: ToolUseBlock) -> dict[str, Any]:

@@ -7,15 +7,26 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
-from skerry.wire import MAX_OUTPUT_TOKENS, MaxTokens, StopText, TextPart, TopP
+from skerry.wire import MAX_OUTPUT_TOKENS, MaxTokens, StopText, TopP
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 
 
+class CacheControl(Struct):
+    """The prompt stays cached up to the end of what has this."""
+
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] = "5m"
+
+
+CacheMark = CacheControl | None | UnsetType
+
+
 class TextBlock(Struct, tag="text", tag_field="type"):
     text: str
+    cache_control: CacheMark = UNSET
 
 
 class ThinkingBlock(Struct, tag="thinking", tag_field="type"):
@@ -32,12 +43,18 @@ class ToolUseBlock(Struct, tag="tool_use", tag_field="type"):
     id: str
     name: str
     input: dict[str, Any]
+    cache_control: CacheMark = UNSET
+
+
+class ResultText(Struct, tag="text", tag_field="type"):
+    text: str
 
 
 class ToolResultBlock(Struct, tag="tool_result", tag_field="type"):
     tool_use_id: str
-    content: str | list[TextPart] | None = None
+    content: str | list[ResultText] | None = None
     is_error: bool | None = None
+    cache_control: CacheMark = UNSET
 
 
 Block = TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolResultBlock
@@ -65,11 +82,16 @@ class CountRequest(Struct, kw_only=True):
 
     model: str
     messages: Annotated[list[InputMessage], Meta(min_length=1, max_length=2000)]
-    system: str | list[TextPart] | None = None
+    system: str | list[TextBlock] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None
     output_config: OutputConfig | None = None
     output_format: OutputSchema | None = None  # as it was called before
+    cache_control: CacheControl | None = None  # of the whole prompt
+
+
+class MessagesMetadata(Struct):
+    user_id: Annotated[str, Meta(max_length=1024)] | None = None
 
 
 class MessagesRequest(CountRequest, kw_only=True):
@@ -81,15 +103,27 @@ class MessagesRequest(CountRequest, kw_only=True):
     top_p: TopP | None = None
     top_k: Annotated[int, Meta(ge=0, le=MAX_OUTPUT_TOKENS)] | None = None
     stop_sequences: Annotated[list[StopText], Meta(max_length=16)] | None = None
+    metadata: MessagesMetadata | None = None
+
+
+class CacheCreation(Struct):
+    """Tokens that were computed and stay cached, by time."""
+
+    ephemeral_5m_input_tokens: int
+    ephemeral_1h_input_tokens: int
 
 
 class MessagesUsage(Struct):
-    """Unlike in the other dialects, `input_tokens` leaves the cached ones out."""
+    """Unlike in the other dialects, `input_tokens` leaves out what was cached before, and what is
+    now."""
 
     input_tokens: int
     cache_creation_input_tokens: int
     cache_read_input_tokens: int
     output_tokens: int
+    cache_creation: CacheCreation | UnsetType = UNSET  # of requests with `cache_control`
+    cache_lapsed_input_tokens: int | UnsetType = UNSET
+    """Tokens kept for earlier requests whose time ended for these: the account's share is full."""
 
 
 class MessagesAnswer(Struct):

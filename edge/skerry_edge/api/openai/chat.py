@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from skerry.errors import InvalidInput, LoraNotSupported
+from skerry.errors import InvalidInput
 from skerry.wire import FinishReason, Message, RunOptions, TokenLogprob
 from skerry.wire.openai import (
     AssistantMessage,
@@ -28,24 +28,16 @@ from skerry_edge.api.edge_request import (
     model_of,
     read_body,
 )
-from skerry_edge.api.handler import attended, begin, caller_of, event_stream, job_of
+from skerry_edge.api.handler import attended, begin, caller_of, event_stream, with_session
+from skerry_edge.api.openai.chat_job import chat_job
+from skerry_edge.api.openai.prompt_cache import SIGN, breakpoints_of
 from skerry_edge.api.upstream_fields import CHAT
 from skerry_edge.envelopes import OPENAI, Dialect, JSONBytes, encode
-from skerry_edge.gate.caller import Caller
-from skerry_edge.gate.job import Job
 from skerry_edge.generation.edge import Edge
 from skerry_edge.generation.generation import Choices, Piece
 from skerry_edge.generation.sse import DONE
 from skerry_edge.output.tool_parser import CallDelta, Calls
-from skerry_edge.output.tool_prompts import with_tools
-from skerry_edge.text.prompts import (
-    OPENAI_TEMPERATURE,
-    chat_prompt,
-    is_plain,
-    output_floor,
-    output_limit,
-    sampling,
-)
+from skerry_edge.text.breakpoints import Breakpoints
 from skerry_regions.models.catalog import ModelSpec
 
 _body = Body(ChatCompletionRequest, CHAT)
@@ -97,7 +89,10 @@ async def _answer(
         asked.parallel_tool_calls = False
     if asked.max_tokens is not None and asked.max_completion_tokens is not None:
         admitted(request).ignore(["max_tokens"])  # the older name
-    job = await chat_job(edge, asked, caller)
+    breakpoints: Breakpoints = ()
+    if SIGN in admitted(request).content:
+        caller, breakpoints = with_session(caller, asked.prompt_cache_key), breakpoints_of(asked)
+    job = await chat_job(edge, asked, caller, breakpoints)
     choices = await begin(request, job)
     answer = Answer(
         id=f"chatcmpl-{caller.request_id}",
@@ -134,51 +129,6 @@ class Answer:
 
     def reason(self, reason: FinishReason) -> FinishReason:
         return "function_call" if self.is_legacy and reason == "tool_calls" else reason
-
-
-async def chat_job(edge: Edge, asked: ChatCompletionRequest, caller: Caller) -> Job:
-    """Check everything a caller can get wrong, and tokenise."""
-    spec, text = edge.served(asked.model)
-    if asked.lora is not None:
-        raise LoraNotSupported(f"The model {spec.id} does not support LoRA.", param="lora")
-    if asked.top_logprobs and not asked.logprobs:
-        raise InvalidInput(
-            "Bad input: top_logprobs: only where logprobs is true", param="top_logprobs"
-        )
-    plan, messages, tools = None, asked.messages, None
-    if not is_plain(asked, asked.messages):
-        is_strict = asked.options is not None and bool(asked.options.strict)
-        desk = edge.desk.of(caller.tenant)
-        plan = await edge.planner.plan(desk, text, asked, is_strict=is_strict)
-        messages, tools = with_tools(plan.family, asked.messages, plan.box)
-    prompt_ids = await chat_prompt(
-        text, spec, messages, edge.limits, edge.desk, caller.tenant, tools
-    )
-    param = "max_tokens" if asked.max_completion_tokens is None else "max_completion_tokens"
-    limit = output_limit(
-        asked.max_completion_tokens or asked.max_tokens, len(prompt_ids), spec, edge.limits, param
-    )
-    style = sampling(
-        asked,
-        text,
-        spec.sampling,
-        temperature=OPENAI_TEMPERATURE,
-        max_tokens=limit,
-        min_tokens=output_floor(asked.min_tokens, limit),
-        ignore_stop_tokens=bool(asked.ignore_eos),
-        logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
-    )
-    return job_of(
-        caller,
-        spec,
-        text,
-        prompt_ids,
-        style,
-        stop=asked.stop,
-        num_choices=asked.n or 1,
-        plan=plan,
-        is_seeded=asked.seed is not None,
-    )
 
 
 async def _collect(choices: Choices, answer: Answer, num_choices: int) -> ChatCompletion:

@@ -27,10 +27,16 @@ from skerry_edge.api.edge_request import (
     read_json,
 )
 from skerry_edge.api.fields import renamed
-from skerry_edge.api.handler import attended, begin, caller_of, event_stream
-from skerry_edge.api.openai.chat import chat_job
+from skerry_edge.api.handler import attended, begin, caller_of, event_stream, with_session
+from skerry_edge.api.openai.chat_job import chat_job
+from skerry_edge.api.openai.prompt_cache import SIGN
 from skerry_edge.api.responses.responses_answer import Draft, Events, begun, collect, events_of
-from skerry_edge.api.responses.responses_input import chat_request, left_out, turns_of
+from skerry_edge.api.responses.responses_input import (
+    breakpoints_of,
+    chat_request,
+    left_out,
+    turns_of,
+)
 from skerry_edge.api.responses.responses_items import conversation_ids, input_ids, listed
 from skerry_edge.api.responses.responses_wire import (
     DeletedResponse,
@@ -44,6 +50,7 @@ from skerry_edge.gate.caller import Caller
 from skerry_edge.gate.job import Job
 from skerry_edge.generation.edge import Edge
 from skerry_edge.ledger.responses_store import StoredResponse
+from skerry_edge.text.breakpoints import Breakpoints
 
 # What chat completions call a field, and what it is called here.
 FIELDS = {
@@ -70,7 +77,11 @@ async def create(request: Request) -> Response:
         zone = previous.residency or caller.residency
         cache_key = edge.cache_keys[caller.tenant, zone]
         caller = replace(caller, residency=zone, cache_key=cache_key)
-    job = await _job(edge, chat_request(asked, turns), caller)
+    breakpoints: Breakpoints = ()
+    if SIGN in admitted(request).content:
+        caller = with_session(caller, asked.prompt_cache_key)
+        breakpoints = breakpoints_of(asked, previous.messages if previous else ())
+    job = await _job(edge, chat_request(asked, turns), caller, breakpoints)
     choices = await begin(request, job)
     draft = Draft(
         edge=edge,
@@ -140,11 +151,16 @@ async def delete(request: Request) -> Response:
     return JSONBytes(encode(DeletedResponse(id)))
 
 
-async def _job(edge: Edge, asked: ChatCompletionRequest, caller: Caller) -> Job:
+async def _job(
+    edge: Edge,
+    asked: ChatCompletionRequest,
+    caller: Caller,
+    breakpoints: Breakpoints = (),
+) -> Job:
     """Return what chat completions make of it; what they refuse is reported by the names used
     here."""
     try:
-        return await chat_job(edge, asked, caller)
+        return await chat_job(edge, asked, caller, breakpoints)
     except RequestError as error:
         raise renamed(error, FIELDS) from None
 

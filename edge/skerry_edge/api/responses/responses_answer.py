@@ -221,9 +221,15 @@ def _status(last: Piece) -> Status:
 
 
 def _usage(usage: TokenUsage) -> ResponsesUsage:
+    details = usage.prompt_tokens_details
     return ResponsesUsage(
         input_tokens=usage.prompt_tokens,
-        input_tokens_details=InputTokensDetails(usage.prompt_tokens_details.cached_tokens),
+        input_tokens_details=InputTokensDetails(
+            details.cached_tokens,
+            details.cache_write_tokens or 0,
+            details.cache_write_tokens_details,
+            details.cache_lapsed_tokens,
+        ),
         output_tokens=usage.completion_tokens,
         output_tokens_details=OutputTokensDetails(0),
         total_tokens=usage.total_tokens,

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from skerry.errors import InvalidInput
 from skerry.wire import Message
 from skerry.wire.openai import ChatCompletionRequest
+from skerry_edge.api.openai.prompt_cache import MOST, Marked, chosen
 from skerry_edge.api.responses.responses_wire import (
     ContentPart,
     InputItem,
@@ -15,6 +18,7 @@ from skerry_edge.api.responses.responses_wire import (
     ResponsesRequest,
     TextFormat,
 )
+from skerry_edge.text.breakpoints import Breakpoint
 
 WITH_LOGPROBS = "message.output_text.logprobs"  # of `include`
 
@@ -55,6 +59,34 @@ def _turns(given: str | Sequence[InputItem]) -> list[Message]:
     if not turns:
         raise InvalidInput("Bad input: input: there is no message", param="input")
     return turns
+
+
+def breakpoints_of(asked: ResponsesRequest, before: Sequence[Message]) -> list[Breakpoint]:
+    """Return what of the request's prompt stays cached; `before` are the turns before its input."""
+    items = [] if isinstance(asked.input, str) else asked.input
+    marks = [
+        (number, end, part.prompt_cache_breakpoint)
+        for number, item in enumerate(items)
+        for parts in (item.content, item.output)
+        if isinstance(parts, list)
+        for end, part in enumerate(parts, 1)
+        if part.prompt_cache_breakpoint is not None
+    ]
+    if asked.instructions:
+        before = [Message("system", asked.instructions), *before]
+    marked: list[Marked] = []
+    for number, end, mark in marks[-MOST:]:
+        begun = replace(
+            items[number], content=_begun(items[number].content, end),
+            output=_begun(items[number].output, end),
+        )  # fmt: skip
+        is_whole = number + 1 == len(items) and begun == items[number]
+        marked.append((mark, None if is_whole else [*before, *_turns([*items[:number], begun])]))
+    return chosen(asked.prompt_cache_options, asked.prompt_cache_retention, marked)
+
+
+def _begun(parts: str | list[ContentPart] | None, end: int) -> str | list[ContentPart] | None:
+    return parts[:end] if isinstance(parts, list) else parts
 
 
 def _role(item: InputItem, place: str) -> str:

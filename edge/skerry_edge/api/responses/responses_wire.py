@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
-from skerry.wire import MaxTokens, Temperature, TokenLogprob, TopP
+from skerry.wire import CacheBreakpoint, MaxTokens, Temperature, TokenLogprob, TopP
+from skerry.wire.openai import CacheKey, CacheOptions, CacheRetention
 
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
 
@@ -18,6 +19,7 @@ class ContentPart(Struct):
     type: str
     text: str | None = None
     refusal: str | None = None
+    prompt_cache_breakpoint: CacheBreakpoint | None = None
 
 
 class InputItem(Struct):
@@ -73,6 +75,9 @@ class ResponsesRequest(InputTokensRequest, kw_only=True):
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     include: list[str] | None = None
     metadata: dict[str, str] | None = None
+    prompt_cache_key: CacheKey | None = None
+    prompt_cache_options: CacheOptions | None = None
+    prompt_cache_retention: CacheRetention | None = None
 
 
 class OutputText(Struct, tag="output_text", tag_field="type"):
@@ -98,6 +103,9 @@ class FunctionCall(Struct, tag="function_call", tag_field="type"):
 
 class InputTokensDetails(Struct):
     cached_tokens: int
+    cache_write_tokens: int  # computed, and kept for a time
+    cache_write_tokens_details: dict[str, int] | UnsetType = UNSET  # by time
+    cache_lapsed_tokens: int | UnsetType = UNSET  # of earlier requests, whose time ended for these
 
 
 class OutputTokensDetails(Struct):
