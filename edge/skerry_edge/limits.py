@@ -34,7 +34,19 @@ class Limits:
     default_max_tokens: int = 256  # upstream's, where neither caller nor catalog says
     prompt_chars_per_token: int = 32  # longer texts cannot fit the context: refused untokenised
 
+    # One WebSocket, which holds a place of `max_connections` for as long as it is open.
+    ping_seconds: float = 20.0  # a silent client is asked whether it is there, and has as long
+    socket_idle_seconds: float = 600.0  # without a request, then it is closed
+    socket_seconds: float = 3600.0  # then it takes no more requests, as upstream's
+    socket_lanes: int = 32  # that have names
+    socket_running: int = 16  # requests at once, one of each lane; others wait …
+    socket_waiting: int = 64  # … so many of all lanes
+
+    # One tenant, at one edge.
+    tenant_sockets: int = 64
+
     # The whole edge.
+    max_sockets: int = 1024
     max_requests: int = 1024  # in progress at once; beyond it callers are to come back
     drain_seconds: int = 30  # streams may finish this long after SIGTERM
     retire_seconds: float = 2.0  # a successor serves: idle connections may send once more so long

@@ -3,6 +3,7 @@
     SkerryError
     ├── RequestError            the caller can fix it
     │   ├── InvalidInput        a field is missing, of the wrong type or out of range
+    │   │   └── ResponseNotFound  `previous_response_id` names none that is kept
     │   ├── InvalidJSON         the body is not JSON
     │   ├── JSONModeUnmet       the output ended before its JSON was whole
     │   ├── PromptTooLong       prompt and max_tokens exceed the context window
@@ -95,6 +96,10 @@ class RequestError(SkerryError, code="invalid_request", number=5004, status=400)
 
 class InvalidInput(RequestError, code="invalid_input", number=5006, status=400):
     """A field is missing, of the wrong type or out of range; `param` names it."""
+
+
+class ResponseNotFound(InvalidInput, code="previous_response_not_found", number=5006, status=400):
+    """There is no response to go on from; nothing was done, and all of it may be sent again."""
 
 
 class InvalidJSON(RequestError, code="invalid_json", number=3003, status=400):

@@ -5,6 +5,7 @@ Where something independent reads the same (h11), both must agree.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import tempfile
@@ -64,6 +65,24 @@ def http_head() -> Target:
         if head.body_size is not None:
             sizes = [value for name, value in event.headers if name == b"content-length"]
             assert int(sizes[0]) == head.body_size if sizes else head.body_size == 0
+
+    return run
+
+
+def websocket() -> Target:
+    """Frames of WebSockets: the same whatever the split, and as another implementation has them
+    where neither refuses them; which of them sees first what is wrong is their own."""
+    from tests.edge.http.websocket_peer import alike, messages_of, read_by_another
+
+    def run(data: bytes) -> None:
+        cut = data[0] if data else 0
+        ours = asyncio.run(messages_of([data]))
+        assert ours == asyncio.run(messages_of([data[:cut], data[cut:]]))
+        read, code = alike(ours)
+        others, other = alike(read_by_another(data))
+        both = min(len(read), len(others))
+        assert read[:both] == others[:both]
+        assert {1002, 1003} & {code, other} or (read, code) == (others, other)
 
     return run
 
@@ -251,7 +270,7 @@ def dns() -> Target:
 TARGETS: dict[str, Callable[[], Target]] = {
     each.__name__: each
     for each in (
-        *(http_head, frames, kv_frames, gguf, safetensors),
+        *(http_head, websocket, frames, kv_frames, gguf, safetensors),
         *(sse, topology, templates, schemas, dns),
     )
 }

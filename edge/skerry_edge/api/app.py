@@ -203,7 +203,8 @@ class Rim:
             fields=fields,
             principal=principal,
             residency=zone,
-            priority="interactive" if inside is None else inside.priority,
+            inside=inside,
+            serve=self.serve,
             trace=trace,
             answer_headers=headers,
         )

@@ -15,7 +15,7 @@ from skerry_edge.api.bodies import Body, coding_of, object_bytes, unpacked
 from skerry_edge.api.fields import HEADER as IGNORED_HEADER
 from skerry_edge.api.fields import header_of
 from skerry_edge.gate.grants import check_model
-from skerry_edge.gate.inside import Priority
+from skerry_edge.gate.inside import InsideCall, Priority, Serve
 from skerry_edge.gate.principal import Principal
 from skerry_edge.generation.edge import Edge
 from skerry_edge.telemetry.tracing import Trace
@@ -40,17 +40,21 @@ class EdgeRequest(Request):
         fields: Mapping[str, str],
         principal: Principal | None,
         residency: str | None,
-        priority: Priority,
+        inside: InsideCall | None,
+        serve: Serve,
         trace: Trace,
         answer_headers: AnswerHeaders,
     ) -> None:
-        """`fields` are the header's, by name in lower case; of those given twice the first."""
+        """`fields` are the header's, by name in lower case; of those given twice the first.
+        `serve` is the rim, for what the edge calls of itself."""
         super().__init__(scope, receive, send)
         self.edge = edge
         self.fields = fields
         self.principal = principal
         self.residency = residency  # zone that the request must not leave
-        self.priority: Priority = priority
+        self.inside = inside
+        self.priority: Priority = "interactive" if inside is None else inside.priority
+        self.serve = serve
         self.trace = trace
         self.answer_headers = answer_headers
         self.step_started: float | None = None  # of a list of which one is tried after another

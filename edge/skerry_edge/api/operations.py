@@ -58,7 +58,7 @@ from skerry_edge.api.documents.openapi_bodies import (
     TokenStatus,
 )
 from skerry_edge.api.openai import chat, completions, embeddings
-from skerry_edge.api.responses import responses, responses_wire
+from skerry_edge.api.responses import responses, responses_wire, upgrade
 from skerry_edge.api.workers_ai import binding, native
 from skerry_edge.envelopes import BINDING_PATH, MODEL_HEADER, JSONBytes, encode
 from skerry_edge.ledger.usage_report import DIMENSIONS, Totals
@@ -190,6 +190,11 @@ OPERATIONS: tuple[Operation, ...] = (
         "GET", "/responses/{id}/input_items", responses.input_items, "listInputItems",
         "What a stored response was made of, the newest first", responses_wire.InputItemList,
         RESPONSE_ID, *PAGE, ORDER,
+    ),
+    *v1(
+        "GET", "/responses", upgrade.connect, "connectResponses",
+        "OpenAI responses over a WebSocket", openai_wire.OpenAIError,
+        answers=lambda answer: {101: {}, 426: {JSON: answer}},
     ),
     *v1(
         "GET", "/responses/{id}", responses.retrieve, "getResponse", "A stored response",

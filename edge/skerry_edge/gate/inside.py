@@ -1,11 +1,16 @@
-"""Calls that the edge makes of itself: a batch's items pass the same rim as all requests."""
+"""Calls that the edge makes of itself: a batch's items, and requests over WebSockets, pass the same
+rim as all requests."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from skerry_edge.gate.principal import Principal
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
 
 Priority = Literal["interactive", "batch"]  # whatever comes over the network is interactive
 
@@ -17,3 +22,7 @@ class InsideCall:
     request_id: str
     principal: Principal | None  # None: a token that was revoked
     priority: Priority
+
+
+Serve = Callable[["Scope", "Receive", "Send", InsideCall], Awaitable[None]]
+"""The rim."""

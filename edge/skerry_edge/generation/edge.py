@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from skerry.errors import ModelNotFound, SkerryError, TaskNotSupported, Unavailable
 from skerry_edge.gate.admission import Admission
 from skerry_edge.gate.oidc.logins import Logins
+from skerry_edge.gate.socket_room import SocketRoom
 from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.ledger.batches import Batches
 from skerry_edge.ledger.responses_store import ResponseStore
@@ -79,6 +80,7 @@ class Edge:
     secret: bytes = field(repr=False)
     limits: Limits = field(default_factory=Limits)
     admission: Admission = field(default_factory=Admission)
+    sockets: SocketRoom = field(default_factory=SocketRoom)
     responses: ResponseStore | None = None  # None: answers are not remembered
     batches: Batches | None = None  # None: nothing is queued
     stores: Stores = field(default_factory=Stores)

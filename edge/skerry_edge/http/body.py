@@ -146,3 +146,18 @@ class Upload:
         elapsed, limits = now - self._began, self._limits
         is_slow = self._received < limits.body_bytes_per_second * elapsed
         return elapsed > limits.body_seconds or (is_slow and elapsed > limits.body_grace_seconds)
+
+
+class Tunnel:
+    """What comes after an answer of 101 (RFC 9110, 7.8): bytes of another protocol, to the end of
+    the connection."""
+
+    is_whole = False
+
+    def take(self, data: bytes) -> tuple[bytes, bytes]:
+        """Return all of `data`."""
+        return data, b""
+
+    def is_too_slow(self, now: float) -> bool:
+        """Return False: whoever speaks the protocol knows how long it may be silent."""
+        return False

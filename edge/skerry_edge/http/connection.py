@@ -17,7 +17,7 @@ from typing import Any, cast
 import uvicorn
 from starlette.types import ASGIApp, Scope
 
-from skerry_edge.http.body import BodyRefused, Upload
+from skerry_edge.http.body import BodyRefused, Tunnel, Upload
 from skerry_edge.http.connections import ConnectionTable, Holder, network_of
 from skerry_edge.http.exchange import Exchange, connection_scope, request_scope
 from skerry_edge.http.head import Head, HeadReader
@@ -69,14 +69,13 @@ class GuardedProtocol(asyncio.Protocol):
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # until it is made
         self._scope: Scope = {}  # what is the same in each request
         self._heads = HeadReader(limits)
-        self._body: Upload | None = None  # that is on its way
+        self._body: Upload | Tunnel | None = None  # that is on its way
         self._exchange: Exchange | None = None  # the last one
         self._timers = Timers(self._loop)
         self._is_writable = asyncio.Event()
         self._is_writable.set()
-        self._is_refused = False
+        self._is_refused = self._is_finishing = False
         self._idle_seconds: float = limits.idle_seconds
-        self._is_finishing = False
         self._is_last = False  # the exchange to come, or in progress
         self._is_probe = False  # its place is for a probe of health, and one request
         self._is_half_closed = False  # the client sends no more, and may still read
@@ -155,6 +154,11 @@ class GuardedProtocol(asyncio.Protocol):
         elif self._body is None:
             self._expect_next()
 
+    def tunnel(self) -> None:
+        """Hand on all that comes, what came ahead first: it is of another protocol."""
+        self._body = Tunnel()
+        self.data_received(self._heads.take_all())
+
     def fail(self) -> None:
         """Refuse: there will be no answer, or no more of it."""
         self._refuse(FAILED)
@@ -176,10 +180,8 @@ class GuardedProtocol(asyncio.Protocol):
         """Close after one answer that says so, or when no request comes for `seconds`."""
         self._is_finishing = self._is_last = True
         self._idle_seconds = seconds
-        exchange = self._is_answering
-        if exchange is not None:
-            # One that has begun said that it is not the last: the next request may be on its way.
-            exchange.keeps_alive = exchange.keeps_alive and exchange.has_begun
+        if (exchange := self._is_answering) is not None:
+            exchange.finish()
         elif self._heads.is_empty and self._body is None:
             self._timers.set("idle", seconds, self._close_idle)
 
@@ -199,8 +201,7 @@ class GuardedProtocol(asyncio.Protocol):
         self._timers.cancel("idle")
         if "head" not in self._timers:
             self._expect_head()
-        found = self._heads.read(data)
-        if found is None:
+        if (found := self._heads.read(data)) is None:
             if self._is_half_closed:
                 self._transport.close()  # the rest does not come
             return
@@ -232,10 +233,9 @@ class GuardedProtocol(asyncio.Protocol):
         self._server_state.tasks.add(task)
         task.add_done_callback(self._server_state.tasks.discard)
 
-    def _receive_body(self, body: Upload, data: bytes) -> bytes:
+    def _receive_body(self, body: Upload | Tunnel, data: bytes) -> bytes:
         """Take in some of the body; gives what lies behind its end."""
-        exchange = self._exchange
-        if exchange is None:
+        if (exchange := self._exchange) is None:
             raise RuntimeError("a body without a request")
         try:
             part, rest = body.take(data)

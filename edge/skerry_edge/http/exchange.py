@@ -26,6 +26,7 @@ _STATUS_LINES = {
     for status in HTTPStatus
 }
 _BODILESS = frozenset((HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED))
+FINISHING = "skerry.finishing"  # a message of ours: the server wants the tunnel to end
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,8 @@ class Exchange:
         self._unsent = b""  # the head, for as long as the body may come with it
         self.keeps_alive = head.keeps_alive  # else the connection ends with the answer
         self.has_begun = self.is_complete = False  # the answer
+        self._is_tunnel = False  # after an answer of 101
+        self._is_finishing = False  # and the application was not told
         self.is_cut_off = False  # there is no client to answer
 
     async def run(self, app: ASGIApp) -> None:
@@ -71,6 +74,14 @@ class Exchange:
         if not self.has_begun and self._version != "1.0":
             self._connection.write(CONTINUE)
 
+    def finish(self) -> None:
+        """Have the connection end with this answer, and a tunnel soon."""
+        self._is_finishing = True
+        if self._is_tunnel:
+            self._news.set()
+        else:  # one that has begun said that it is not the last: the next may be on its way
+            self.keeps_alive = self.keeps_alive and self.has_begun
+
     def cut_off(self) -> None:
         """Signal the application that the client is gone."""
         self.is_cut_off = True
@@ -87,6 +98,10 @@ class Exchange:
             self._news.clear()
         if self.is_cut_off or self.is_complete:
             return {"type": "http.disconnect"}
+        if self._is_tunnel and self._is_finishing:
+            self._is_finishing = False
+            self._news.set()  # for what came of the body
+            return {"type": FINISHING}
         body, self._body = bytes(self._body), bytearray()
         return {"type": "http.request", "body": body, "more_body": not self._is_body_whole}
 
@@ -110,12 +125,16 @@ class Exchange:
         sizes = [value for name, value in fields if name == b"content-length"]
         self._owed = int(sizes[0]) if sizes else None
         self._has_body = self._method != "HEAD" and status not in _BODILESS
-        self._is_chunked = self._has_body and self._owed is None and self._version != "1.0"
+        self._is_tunnel = status == HTTPStatus.SWITCHING_PROTOCOLS
+        is_open_ended = self._has_body and self._owed is None and not self._is_tunnel
+        self._is_chunked = is_open_ended and self._version != "1.0"
         if self._is_chunked:
             fields.append((b"transfer-encoding", b"chunked"))
         if self._expects_continue and not self._is_body_whole:
             self.keeps_alive = False  # it is not known whether the client sends its body now
-        if not self.keeps_alive:
+        if self._is_tunnel:
+            self.keeps_alive = False  # when it is over
+        elif not self.keeps_alive:
             fields.append((b"connection", b"close"))
         lines = b"".join([b"%b: %b\r\n" % field for field in fields])
         if lines.count(b"\n") != len(fields) or lines.count(b"\r") != len(fields):
@@ -124,6 +143,8 @@ class Exchange:
         self._unsent = line + lines + b"\r\n"
         self.has_begun = True
         asyncio.get_running_loop().call_soon(self._flush)
+        if self._is_tunnel:
+            self._connection.tunnel()
 
     def _flush(self) -> None:
         """Send the head, though the body lets wait."""

@@ -99,6 +99,12 @@ class EdgeMetrics(StreamMetrics):
             ("model_name", "outcome"),
         )
         self.running = Level("skerry_requests_in_progress", "Generating requests at this moment.")
+        self.sockets = Level("skerry_websockets", "WebSockets that are open.")
+        self.socket_ends = Counter(
+            "skerry_websocket_closes_total",
+            "WebSockets that were closed, by the code that either side gave.",
+            ("code",),
+        )
         self.node_rtt = ReadGauge(
             "skerry_node_rtt_seconds",
             "To a node and back, as last pinged.",

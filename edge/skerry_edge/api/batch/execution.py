@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from msgspec import Raw
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Message, Scope
 
 from skerry.errors import BodyTooLarge
 from skerry_edge.api.batch.target import Target, decode_target
 from skerry_edge.api.batch.wire import Reply
 from skerry_edge.envelopes import JSONBytes, encode, error_response
-from skerry_edge.gate.inside import InsideCall
+from skerry_edge.gate.inside import InsideCall, Serve
 from skerry_edge.gate.tokens import TokenStore
 from skerry_regions.operations import Errors
 from skerry_regions.queue import Claim
 
 MAX_ANSWER_BYTES = 4 << 20
-
-Serve = Callable[[Scope, Receive, Send, InsideCall], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,9 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 from skerry_edge.api.batch.dispatcher import Dispatcher
-from skerry_edge.api.batch.execution import Serve, execute
+from skerry_edge.api.batch.execution import execute
 from skerry_edge.api.batch.output_files import write_files
+from skerry_edge.gate.inside import Serve
 from skerry_edge.generation.edge import Edge
 from skerry_regions.operations import Errors
 

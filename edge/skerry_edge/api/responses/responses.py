@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from skerry.errors import InvalidInput, NotFound, RequestError
+from skerry.errors import InvalidInput, NotFound, RequestError, ResponseNotFound
 from skerry.wire.openai import ChatCompletionRequest
 from skerry_edge.api.batch.files import list_query
 from skerry_edge.api.bodies import Body
@@ -30,7 +31,15 @@ from skerry_edge.api.fields import renamed
 from skerry_edge.api.handler import attended, begin, caller_of, event_stream, with_session
 from skerry_edge.api.openai.chat_job import chat_job
 from skerry_edge.api.openai.prompt_cache import SIGN
-from skerry_edge.api.responses.responses_answer import Draft, Events, begun, collect, events_of
+from skerry_edge.api.responses.recent import SocketCall
+from skerry_edge.api.responses.responses_answer import (
+    Draft,
+    Events,
+    begun,
+    collect,
+    events_of,
+    warmed,
+)
 from skerry_edge.api.responses.responses_input import (
     breakpoints_of,
     chat_request,
@@ -39,6 +48,7 @@ from skerry_edge.api.responses.responses_input import (
 )
 from skerry_edge.api.responses.responses_items import conversation_ids, input_ids, listed
 from skerry_edge.api.responses.responses_wire import (
+    CreateEvent,
     DeletedResponse,
     InputTokens,
     InputTokensRequest,
@@ -61,18 +71,26 @@ FIELDS = {
 }
 
 _body = Body(ResponsesRequest, RESPONSES)
+_event_body = Body(CreateEvent, RESPONSES)
 _count_body = Body(InputTokensRequest, RESPONSES)
 
 
 async def create(request: Request) -> Response:
-    """Handle `POST …/v1/responses`."""
-    edge = edge_of(request)
-    asked = await read_json(request, _body)
+    """Handle `POST …/v1/responses`, and `response.create` of a WebSocket."""
+    edge, inside = edge_of(request), admitted(request).inside
+    call = inside if isinstance(inside, SocketCall) else None
+    if call is None:
+        asked, warms = await read_json(request, _body), False
+    else:
+        event = await read_json(request, _event_body)
+        asked, warms = event, event.generate is False
     caller = caller_of(request)
     admitted(request).ignore(left_out(asked))
     arrive(request, model_of(edge, asked.model))
-    turns, ids = turns_of(asked), input_ids(asked.input, caller.request_id)
-    if (previous := await _previous(edge, caller.tenant, asked)) is not None:
+    goes_on = asked.previous_response_id is not None or (warms and asked.instructions)
+    turns = [] if asked.input == [] and goes_on else turns_of(asked)
+    ids = input_ids(asked.input, caller.request_id)
+    if (previous := await _previous(edge, caller.tenant, asked, call)) is not None:
         turns, ids = previous.messages + turns, conversation_ids(previous) + ids
         zone = previous.residency or caller.residency
         cache_key = edge.cache_keys[caller.tenant, zone]
@@ -82,7 +100,7 @@ async def create(request: Request) -> Response:
         caller = with_session(caller, asked.prompt_cache_key)
         breakpoints = breakpoints_of(asked, previous.messages if previous else ())
     job = await _job(edge, chat_request(asked, turns), caller, breakpoints)
-    choices = await begin(request, job)
+    choices = await begin(request, _warming(job) if warms else job)
     draft = Draft(
         edge=edge,
         tenant=caller.tenant,
@@ -93,15 +111,16 @@ async def create(request: Request) -> Response:
             asked, job.submit.sampling, f"resp_{caller.request_id}", int(edge.wall_clock())
         ),
         stored=asked.store is not False and edge.responses is not None,
+        call=call,
     )
-    if not asked.stream:
+    if not asked.stream and call is None:
         return JSONBytes(await attended(request, caller, collect(choices, draft)))
     events = Events()
     return event_stream(
         request,
         caller,
         choices,
-        events_of(choices, draft, events),
+        (warmed if warms else events_of)(choices, draft, events),
         events.error,
     )
 
@@ -165,6 +184,13 @@ async def _job(
         raise renamed(error, FIELDS) from None
 
 
+def _warming(job: Job) -> Job:
+    """Return a job of the same prompt, whose output is the least that there is."""
+    least = msgspec.structs.replace(job.submit.sampling, max_tokens=1, min_tokens=0)
+    submit = msgspec.structs.replace(job.submit, sampling=least, grammar=None)
+    return replace(job, submit=submit, tools=None)
+
+
 async def _asked_for(request: Request) -> StoredResponse:
     """Return the response that the path names. Raises `NotFound`."""
     principal = principal_of(request)
@@ -178,14 +204,19 @@ async def _stored(edge: Edge, tenant: str, id: str) -> StoredResponse | None:
     return None if edge.responses is None else await edge.responses.get(tenant, id)
 
 
-async def _previous(edge: Edge, tenant: str, asked: InputTokensRequest) -> StoredResponse | None:
-    """Return the response that is gone on from. Raises `InvalidInput` when it is not there."""
+async def _previous(
+    edge: Edge, tenant: str, asked: InputTokensRequest, call: SocketCall | None = None
+) -> StoredResponse | None:
+    """Return the response that is gone on from, of the connection's own or of those stored. Raises
+    `ResponseNotFound` when it is not there."""
     if (previous := asked.previous_response_id) is None:
         return None
+    if call is not None and (recent := call.recent.get(previous)) is not None:
+        return recent
     stored = await _stored(edge, tenant, previous)
     if stored is None:
         kept = "expired" if edge.responses is not None else "this edge stores none"
-        raise InvalidInput(
+        raise ResponseNotFound(
             f"Previous response with id '{previous}' not found ({kept}).",
             param="previous_response_id",
         )

@@ -10,6 +10,7 @@ import msgspec
 
 from skerry.errors import SkerryError, Unavailable
 from skerry.wire import Message, TokenUsage
+from skerry_edge.api.responses.recent import SocketCall
 from skerry_edge.api.responses.responses_items import output_ids
 from skerry_edge.api.responses.responses_wire import (
     FunctionCall,
@@ -45,6 +46,7 @@ class Draft:
     residency: str | None  # zone that the conversation is bound to
     response: ResponseObject
     stored: bool
+    call: SocketCall | None = None  # that it answers
     items: OutputItems = field(default_factory=OutputItems)
 
     def item(self, index: int, status: Status) -> OutputMessage | FunctionCall:
@@ -76,22 +78,39 @@ class Draft:
             usage=_usage(usage),
         )
         encoded = encode(response)
-        if self.stored and not await self._store(encoded):
-            encoded = encode(msgspec.structs.replace(response, store=False))
+        if self.stored or self.call is not None:
+            answer = self.items.message()
+            output = self.output("completed")
+            texts = [item.id for item in output if isinstance(item, OutputMessage)]
+            ids = self.ids + output_ids(answer, next(iter(texts), ""))
+            kept = self._keep(encoded, [*self.conversation, answer], ids)
+            if self.stored and not await self._store(kept):
+                encoded = encode(msgspec.structs.replace(response, store=False))
         return encoded
 
-    async def _store(self, encoded: bytes) -> bool:
+    def warmed(self, usage: TokenUsage) -> bytes:
+        """Return the answer without output that the connection can go on from; it is not stored."""
+        response = msgspec.structs.replace(
+            self.response, status="completed", store=False, usage=_usage(usage)
+        )
+        encoded = encode(response)
+        self._keep(encoded, self.conversation, self.ids)
+        return encoded
+
+    def _keep(self, encoded: bytes, turns: list[Message], ids: list[str]) -> StoredResponse:
+        """Return it as it is kept, in the memory of its connection if it has come over one."""
+        kept = StoredResponse(msgspec.Raw(encoded), turns, self.residency, ids)
+        if self.call is not None:
+            self.call.recent.keep(self.call.lane, self.response.id, kept)
+        return kept
+
+    async def _store(self, kept: StoredResponse) -> bool:
         """Store it; False when it could not be kept: the answer says so, and is worth more than its
         copy."""
         if self.edge.responses is None:
             return False
-        answer = self.items.message()
-        turns = [*self.conversation, answer]
-        texts = [item.id for item in self.output("completed") if isinstance(item, OutputMessage)]
-        ids = self.ids + output_ids(answer, next(iter(texts), ""))
-        stored = StoredResponse(msgspec.Raw(encoded), turns, self.residency, ids)
         try:
-            return await self.edge.responses.put(self.tenant, self.response.id, stored)
+            return await self.edge.responses.put(self.tenant, self.response.id, kept)
         except Unavailable:
             return False
 
@@ -150,9 +169,7 @@ async def events_of(choices: Choices, draft: Draft, events: Events) -> AsyncGene
     The last one is `response.completed` also for an answer that ran out of tokens, whose `status`
     says so: OpenAI's own clients take no other event for the end of an answer.
     """
-    yield events.frame("response.created", response=draft.response) + events.frame(
-        "response.in_progress", response=draft.response
-    )
+    yield _begun(draft, events)
     last = Piece("", [])
     async for _, piece in choices.pieces():
         last = piece
@@ -162,6 +179,20 @@ async def events_of(choices: Choices, draft: Draft, events: Events) -> AsyncGene
     encoded = await draft.finish(last, choices.usage())
     end += _ended(draft, events, len(draft.items.all) - 1, _status(last))
     yield end + events.frame("response.completed", response=msgspec.Raw(encoded))
+
+
+async def warmed(choices: Choices, draft: Draft, events: Events) -> AsyncGenerator[bytes, None]:
+    """Yield the events of an answer without output, once its prompt was computed."""
+    yield _begun(draft, events)
+    async for _ in choices.pieces():
+        pass  # the one token that an engine makes at least
+    encoded = draft.warmed(choices.usage())
+    yield events.frame("response.completed", response=msgspec.Raw(encoded))
+
+
+def _begun(draft: Draft, events: Events) -> bytes:
+    created = events.frame("response.created", response=draft.response)
+    return created + events.frame("response.in_progress", response=draft.response)
 
 
 def _told(draft: Draft, events: Events, changes: Sequence[Change]) -> bytes:

@@ -80,6 +80,15 @@ class ResponsesRequest(InputTokensRequest, kw_only=True):
     prompt_cache_retention: CacheRetention | None = None
 
 
+class CreateEvent(ResponsesRequest, kw_only=True):
+    """The event `response.create` of a WebSocket: the body of a request, and what only that has."""
+
+    type: Literal["response.create"]
+    input: str | Annotated[list[InputItem], Meta(max_length=2000)] = []
+    stream_id: str | None = None
+    generate: bool | None = None  # false: only prepare what goes on from it
+
+
 class OutputText(Struct, tag="output_text", tag_field="type"):
     text: str
     annotations: list[dict[str, Any]] = []

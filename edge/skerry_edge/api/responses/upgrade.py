@@ -1,0 +1,46 @@
+"""`GET …/v1/responses`: who may switch to a WebSocket, and how many at once."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from skerry.errors import PermissionDenied
+from skerry_edge.api import cors
+from skerry_edge.api.edge_request import EdgeRequest, admitted, principal_of
+from skerry_edge.http.handshake import UPGRADE, accepted
+
+
+async def connect(request: Request) -> Response:
+    """Switch to a WebSocket. Raises what refuses it, which is answered over HTTP."""
+    known = admitted(request)
+    known.answer_headers.update(UPGRADE)
+    known.answer_headers.update(accepted(known.fields))
+    origin, origins = known.fields.get("origin"), known.edge.cors_origins
+    if origin is not None and cors.ANY not in origins and origin not in origins:
+        raise PermissionDenied("Pages of this origin may not call here.")
+    return _Switch(known)
+
+
+class _Switch(Response):
+    """The answer that switches, and lasts as long as the connection."""
+
+    def __init__(self, request: EdgeRequest) -> None:
+        self.background = None
+        self._request = request
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        from skerry_edge.api.responses.socket import ResponsesSocket  # wsproto, with the first one
+
+        edge, tenant = self._request.edge, principal_of(self._request).account_id
+        limits = edge.limits
+        edge.sockets.enter(tenant, most=limits.tenant_sockets, most_of_all=limits.max_sockets)
+        edge.metrics.sockets.change(1)
+        socket = ResponsesSocket(self._request, receive, send)
+        try:
+            await socket.run()
+        finally:
+            edge.sockets.leave(tenant)
+            edge.metrics.sockets.change(-1)
+            edge.metrics.socket_ends.add(1, str(int(socket.websocket.code)))
