@@ -75,12 +75,12 @@ def platform(*arguments: str, added: Mapping[str, Path] = NONE) -> Generator[Pla
 
 
 @contextmanager
-def of_topology(topology: dict[str, Any]) -> Generator[Platform]:
+def of_topology(topology: dict[str, Any], added: Mapping[str, Path] = NONE) -> Generator[Platform]:
     """`skerry up --topology`, likewise."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "topology.yaml"
         file.write_text(json.dumps(topology))  # JSON is YAML
-        with platform("--topology", str(file)) as made:
+        with platform("--topology", str(file), added=added) as made:
             yield made
 
 

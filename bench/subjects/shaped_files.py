@@ -2,7 +2,8 @@
 them: for measuring speed at the sizes that people run.
 
 Blocks are random bits under scales that give weights the spread of a trained layer's, so that
-states stay sane and routers spread tokens over their experts. There is no vocabulary.
+states stay sane and routers spread tokens over their experts. There is a vocabulary, and a chat
+template, where another file lends them.
 """
 
 from __future__ import annotations
@@ -81,10 +82,16 @@ def shaped_file(name: str, folder: Path, layers: int | None = None) -> Path:
     return path
 
 
-def write_shaped(path: Path, config: ModelConfig, format_of: FormatOf) -> None:
-    """Write a GGUF file of a model, piece by piece."""
+def write_shaped(
+    path: Path, config: ModelConfig, format_of: FormatOf, words: Path | None = None
+) -> None:
+    """Write a GGUF file of a model, piece by piece, with the tokenizer of the file `words`."""
     writer = gguf.GGUFWriter(path, FAMILIES[config.architecture] or "llama")
     _write_metadata(writer, config)
+    if words is None:
+        writer.add_tokenizer_model("no_vocab")
+    else:
+        _copy_tokenizer(writer, words)
     rng = np.random.default_rng(0)
     tensors: list[tuple[int, Callable[[], Bytes]]] = []
     for name, shape in _shapes(config).items():
@@ -179,6 +186,13 @@ _SCALES: dict[str, Callable[[Bytes, float], None]] = {
 }
 
 
+def _copy_tokenizer(writer: gguf.GGUFWriter, words: Path) -> None:
+    for key, field in gguf.GGUFReader(words).fields.items():
+        if key.startswith("tokenizer."):
+            kind, *inner = field.types
+            writer.add_key_value(key, field.contents(), kind, sub_type=inner[0] if inner else None)
+
+
 def write_sizes(writer: gguf.GGUFWriter, config: ModelConfig) -> None:
     """Write what every file says of its decoder's shape."""
     writer.add_context_length(config.max_context)
@@ -199,7 +213,6 @@ def _write_metadata(writer: gguf.GGUFWriter, config: ModelConfig) -> None:
     write_sizes(writer, config)
     writer.add_rope_dimension_count(config.head_dim)
     writer.add_vocab_size(config.vocab_size)
-    writer.add_tokenizer_model("no_vocab")
     if config.experts is not None:
         writer.add_expert_count(config.experts.count)
         writer.add_expert_used_count(config.experts.used)

@@ -1,0 +1,1 @@
+"""Agents against platforms: cached prompts over a trace of turns."""
