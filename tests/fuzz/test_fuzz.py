@@ -16,7 +16,7 @@ from tests.fuzz.targets import TARGETS
 
 SECONDS = int(os.environ.get("SKERRY_FUZZ_SECONDS", "600"))  # of each parser
 MIN_INPUTS = 500_000  # in ten minutes
-SLOW = {"dns", "templates", "topology", "schemas"}  # whose inputs are programs: fewer
+SLOW = {"dns", "templates", "topology", "schemas", "websocket"}  # programs, an event loop: fewer
 MAX_CORPUS_BYTES = 1 << 20
 DONE = re.compile(r"stat::number_of_executed_units:\s*(\d+)")
 

@@ -116,7 +116,6 @@ MESSAGES: Final = Upstream(
         "container": (),
         "context_management": (),
         "fallbacks": (),
-        "inference_geo": ("global",),
         "mcp_servers": (),
         "thread": (),
     },

@@ -33,6 +33,29 @@ def kept_zone(
     return bound
 
 
+def bound_by_geo(geo: str, bound: str | None, own_zone: str) -> str | None:
+    """Return the zone that Anthropic's `inference_geo` binds a request to, which token and header
+    bind to `bound`: one of that name, or with "global" none.
+
+    Raises `InvalidInput` for what is no zone, or contradicts them, and `ResidencyUnmet` as
+    `kept_zone` does.
+    """
+    if geo == bound or (geo == residency.GLOBAL and bound is None):
+        return bound
+    if not residency.is_zone(geo):
+        raise InvalidInput(
+            "Bad input: inference_geo must name one zone, such as `eu`, or be `global`",
+            param="inference_geo",
+        )
+    if bound is not None:
+        raise InvalidInput(
+            f"Bad input: inference_geo: this request must stay in the zone {bound!r}",
+            param="inference_geo",
+        )
+    residency.check(geo, own_zone, "this edge")
+    return geo
+
+
 def zone_of(headers: Iterable[tuple[bytes, bytes]], principal: Principal) -> str | None:
     """Return the zone that a request is bound to, by its token or a header.
 

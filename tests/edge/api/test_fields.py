@@ -190,7 +190,7 @@ DIALECTS = [
         {"model": MODEL, "messages": TURNS, "max_tokens": 8},
         {"output_config": {"format": FORMAT}, "stop_sequences": ["x"], "stream": False}
         | {"cache_control": {"type": "ephemeral"}, "metadata": {"user_id": "u"}}
-        | {"system": "x", "tool_choice": {"type": "auto"}}
+        | {"system": "x", "tool_choice": {"type": "auto"}, "inference_geo": "global"}
         | {"tools": [{"name": "f", "input_schema": FUNCTION["parameters"]}]},
         "/v1/messages",
     ),

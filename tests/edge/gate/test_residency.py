@@ -53,6 +53,33 @@ def test_what_goes_on_from_a_bound_conversation_is_bound(edge: Deployment) -> No
     assert [submit.residency for submit in edge.region.submits] == ["eu"] * 3
 
 
+def message(edge: Deployment, geo: str | None, **headers: str) -> httpx.Response:
+    body = {"model": MODEL, "max_tokens": 8, "messages": [{"role": "user", "content": SECRET}]}
+    return edge.client.post("/v1/messages", json=body | {"inference_geo": geo}, headers=headers)
+
+
+def test_inference_geo_of_messages_is_a_zone(edge: Deployment) -> None:
+    eu, world, silent = message(edge, "eu"), message(edge, "global"), message(edge, None)
+    bound, free, other = edge.region.submits
+    assert (bound.residency, free.residency, other.residency) == ("eu", None, None)
+    assert bound.cache_key == edge.edge.cache_keys[ACCOUNT, "eu"]
+    assert eu.json()["usage"]["inference_geo"] == "eu"
+    assert world.json()["usage"]["inference_geo"] == "global"
+    assert "inference_geo" not in silent.json()["usage"]
+    assert message(edge, "eu", **BOUND).status_code == 200
+    assert message(edge, None, **BOUND).json()["usage"]["inference_geo"] == "eu"
+    for geo, status, headers in (
+        ("us", 421, {}), ("EU!", 400, {}), ("us", 400, BOUND), ("global", 400, BOUND),
+    ):  # fmt: skip
+        refused = message(edge, geo, **headers)
+        assert refused.status_code == status
+        assert refused.json()["error"]["type"] == "invalid_request_error"
+        assert "inference_geo" in refused.text or status == 421
+    assert len(edge.region.submits) == 5
+    token, _ = edge.edge.tokens.create(account_id=ACCOUNT, role="developer", residency="eu", now=0)
+    assert message(edge, "us", authorization=f"Bearer {token}").status_code == 400
+
+
 def batch(edge: Deployment, *, uploaded: dict[str, str], submitted: dict[str, str]) -> None:
     """A batch of one chat that has ended."""
     body = {"model": MODEL, "messages": [{"role": "user", "content": SECRET}]}

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import UnsetType
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -45,11 +45,13 @@ from skerry_edge.api.upstream_fields import MESSAGES
 from skerry_edge.envelopes import JSONBytes, anthropic_error, encode
 from skerry_edge.gate.caller import Caller
 from skerry_edge.gate.job import Job
+from skerry_edge.gate.residency import bound_by_geo
 from skerry_edge.generation.edge import Edge
 from skerry_edge.generation.generation import Choices, Piece
 from skerry_edge.generation.output_items import Change, OutputItems, TextItem
 from skerry_edge.output.tool_parser import PartialCall
 from skerry_edge.text.prompts import output_limit, tokenised
+from skerry_regions.zones import GLOBAL
 
 FORMAT = "response_format.json_schema"
 
@@ -61,17 +63,20 @@ async def messages(request: Request) -> Response:
     """Handle `POST …/v1/messages`."""
     edge = edge_of(request)
     asked = await read_json(request, _body)
+    known = admitted(request)
+    if asked.inference_geo is not None:
+        known.residency = bound_by_geo(asked.inference_geo, known.residency, edge.residency)
     caller = caller_of(request)
     arrive(request, model_of(edge, asked.model))
     if asked.metadata is not None:
         caller = with_session(caller, asked.metadata.user_id)
-    known = admitted(request)
     asked.system, line = without_billing(asked.system)
     if line:
         known.trace.add("billing line", 0.0, 0.0, {"line": line})
     is_marked = SIGN in known.content
     job = await _job(edge, asked, caller, is_marked=is_marked)
     choices = await begin(request, job)
+    says_where = caller.residency is not None or asked.inference_geo is not None
     head = MessagesAnswer(
         id=f"msg_{caller.request_id}",
         type="message",
@@ -80,7 +85,7 @@ async def messages(request: Request) -> Response:
         content=[],
         stop_reason=None,
         stop_sequence=None,
-        usage=_usage(choices.usage()),
+        usage=_usage(choices.usage(), (caller.residency or GLOBAL) if says_where else UNSET),
     )
     if not asked.stream:
         return JSONBytes(encode(await attended(request, caller, _collect(choices, head))))
@@ -162,7 +167,7 @@ async def _collect(choices: Choices, head: MessagesAnswer) -> MessagesAnswer:
         content=[_block(item) for item in items.all],
         stop_reason=_stop_reason(last),
         stop_sequence=last.matched_stop,
-        usage=_usage(choices.usage()),
+        usage=_usage(choices.usage(), head.usage.inference_geo),
     )
 
 
@@ -184,7 +189,7 @@ async def _events(choices: Choices, head: MessagesAnswer) -> AsyncGenerator[byte
         event = _changed(items, items.add(piece))
         if piece.finish_reason is not None:
             end = {"stop_reason": _stop_reason(piece), "stop_sequence": piece.matched_stop}
-            usage = _usage(choices.usage())
+            usage = _usage(choices.usage(), head.usage.inference_geo)
             event += _changed(items, items.close())
             event += _told({"type": "content_block_stop", "index": len(items.all) - 1})
             event += _told({"type": "message_delta", "delta": end, "usage": usage})
@@ -230,8 +235,8 @@ def _stop_reason(last: Piece) -> StopReason:
     return "max_tokens" if last.finish_reason == "length" else "end_turn"
 
 
-def _usage(usage: TokenUsage) -> MessagesUsage:
-    """Return a request's usage in Anthropic's words."""
+def _usage(usage: TokenUsage, geo: str | UnsetType) -> MessagesUsage:
+    """Return a request's usage in Anthropic's words, and the zone that it was bound to."""
     details = usage.prompt_tokens_details
     if isinstance(details.cache_write_tokens, UnsetType):
         return MessagesUsage(
@@ -239,6 +244,7 @@ def _usage(usage: TokenUsage) -> MessagesUsage:
             cache_creation_input_tokens=0,
             cache_read_input_tokens=details.cached_tokens,
             output_tokens=usage.completion_tokens,
+            inference_geo=geo,
         )
     written, by_ttl = details.cache_write_tokens, details.cache_write_tokens_details or {}
     for_an_hour = by_ttl.get("ttl_1h_tokens", 0)
@@ -247,6 +253,7 @@ def _usage(usage: TokenUsage) -> MessagesUsage:
         cache_creation_input_tokens=written,
         cache_read_input_tokens=details.cached_tokens,
         output_tokens=usage.completion_tokens,
+        inference_geo=geo,
         cache_creation=CacheCreation(written - for_an_hour, for_an_hour),
         cache_lapsed_input_tokens=details.cache_lapsed_tokens,
     )

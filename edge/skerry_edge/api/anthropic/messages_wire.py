@@ -104,6 +104,7 @@ class MessagesRequest(CountRequest, kw_only=True):
     top_k: Annotated[int, Meta(ge=0, le=MAX_OUTPUT_TOKENS)] | None = None
     stop_sequences: Annotated[list[StopText], Meta(max_length=16)] | None = None
     metadata: MessagesMetadata | None = None
+    inference_geo: str | None = None  # a zone that it must not leave
 
 
 class CacheCreation(Struct):
@@ -121,6 +122,7 @@ class MessagesUsage(Struct):
     cache_creation_input_tokens: int
     cache_read_input_tokens: int
     output_tokens: int
+    inference_geo: str | UnsetType = UNSET  # of requests that say or are bound
     cache_creation: CacheCreation | UnsetType = UNSET  # of requests with `cache_control`
     cache_lapsed_input_tokens: int | UnsetType = UNSET
     """Tokens kept for earlier requests whose time ended for these: the account's share is full."""
