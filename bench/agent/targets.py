@@ -15,6 +15,7 @@ from bench.subjects.models import home
 from bench.subjects.platforms import Platform, of_topology, platform
 
 THREADS = 2  # of each process that computes
+KV_BLOCKS = 2800  # of each node of many: an account may keep a quarter, 44,800 tokens
 
 
 @dataclass
@@ -40,7 +41,14 @@ class Target:
 def targets(*, is_quick: bool) -> list[Target]:
     """One process, and unless it is to be quick the others too."""
     added = {LONG_CONTEXT: long_context_file(home() / "shapes")}
-    one = partial(platform, "--model", LONG_CONTEXT, "--threads", str(THREADS), added=added)
+    one = partial(
+        platform,
+        "--model",
+        LONG_CONTEXT,
+        "--threads",
+        str(THREADS),
+        added=added,
+    )
     found = [Target("one process", one)]
     if not is_quick:
         found += [
@@ -55,7 +63,8 @@ def _split() -> dict[str, Any]:
     with open("examples/split.yaml") as file:
         topology: dict[str, Any] = yaml.safe_load(file)
     pools = [pool for pool in topology["pools"] if pool["role"] != "hybrid"]
-    topology["pools"] = [pool | {"model": LONG_CONTEXT, "threads": THREADS} for pool in pools]
+    model = {"model": LONG_CONTEXT, "threads": THREADS, "kv_blocks": KV_BLOCKS}
+    topology["pools"] = [pool | model for pool in pools]
     topology["edges"] = [edge | {"port": 0} for edge in topology["edges"]]
     return topology
 
@@ -67,7 +76,7 @@ def _regions() -> dict[str, Any]:
         "regions": [{"name": name, "coordinates": place} for name, place in names.items()],
         "pools": [
             {"name": "gpu", "region": name, "role": "hybrid", "model": LONG_CONTEXT,
-             "threads": THREADS}
+             "threads": THREADS, "kv_blocks": KV_BLOCKS}
             for name in names
         ],
         "edges": [{"name": f"edge-{name}", "region": name, "port": 0} for name in names],

@@ -132,6 +132,8 @@ class Agent:
                 event = json.loads(line.removeprefix("data: "))
                 if not first and event["type"] != "message_start":
                     first = time.perf_counter() - started
+                if event["type"] == "error":
+                    raise RuntimeError(f"{event['error']}")
                 usage = event.get("usage", usage)
         read, written = usage["cache_read_input_tokens"], usage["cache_creation_input_tokens"]
         return Turn(first, usage["input_tokens"] + read + written, read)

@@ -29,7 +29,7 @@ import numpy as np
 
 from skerry_core.batch import Int32
 from skerry_core.config import BLOCK_SIZE
-from skerry_core.pins import PinChange, Pins
+from skerry_core.pins import PIN_SHARE, Pin, PinChange, Pins
 
 DIGEST_SIZE = 16  # bytes
 
@@ -93,16 +93,16 @@ class CacheChanges:
 class BlockPool:
     """References, idle blocks and the prefix cache of `num_blocks` blocks.
 
-    `evicting` is called with each block and digest just before it is forgotten, while nothing has
-    been written over its content yet. `pin_share` (0 to 1) of the blocks may be pinned by a tenant.
+    `evicting` is called with each block, digest and pin just before it is forgotten, while nothing
+    has been written over its content yet. `pin_share` (0 to 1) of the blocks a tenant may pin.
     """
 
     def __init__(
         self,
         num_blocks: int,
-        evicting: Callable[[int, Digest], None] | None = None,
+        evicting: Callable[[int, Digest, Pin | None], None] | None = None,
         *,
-        pin_share: float = 0.25,
+        pin_share: float = PIN_SHARE,
     ) -> None:
         if num_blocks < 1:
             raise ValueError(f"num_blocks must be at least 1, got {num_blocks}")
@@ -153,7 +153,9 @@ class BlockPool:
             digest = self._digest[block]
             if digest is not None:
                 if self._evicting is not None:
-                    self._evicting(block, digest)
+                    self._evicting(block, digest, self.pin_of(block))
+                if block in self._pinned:
+                    self._pins.remove(block)
                 self._idle_sealed -= 1
                 self._digest[block] = None
                 del self._sealed[digest]
@@ -163,9 +165,7 @@ class BlockPool:
     def _next_idle(self) -> int:
         if self._idle:
             return self._idle.popitem(last=False)[0]
-        block, _ = self._idle_pinned.popitem(last=False)
-        self._pins.remove(block)
-        return block
+        return self._idle_pinned.popitem(last=False)[0]
 
     def match(self, digests: Iterable[Digest]) -> int:
         """Return how many of the leading digests are sealed here. Takes no reference."""
@@ -238,6 +238,10 @@ class BlockPool:
                 self._idle_pinned[blocks[place]] = None
         self._unpinned(block for block in change.lapsed if block not in self._pinned)
         return change
+
+    def pin_of(self, block: int) -> Pin | None:
+        """Return a block's pin, of several that which lasts longest."""
+        return self._pins.of(block) if block in self._pinned else None
 
     def expire_pins(self, now: float) -> None:
         """Count blocks whose pin is over as used just now."""

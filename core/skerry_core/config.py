@@ -6,6 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
+from skerry_core.pins import PIN_SHARE
+
 BLOCK_SIZE = 64  # tokens per KV block; also the tile of attention, so changing it changes every bit
 
 KVDtype = Literal["float16", "bfloat16", "float32"]
@@ -283,7 +285,7 @@ class EngineConfig:
     max_step_tokens: int = 512  # tokens computed in one step: the prefill chunk's upper bound
     max_gap_seconds: float = 0.03  # of a step with prompts that streams wait for; see `StepPrice`
     max_draft_tokens: int = 8  # of a stream in a step, see `speculation`; 0: none
-    pin_share: float = 0.25  # of the pool's blocks, that a tenant may pin; see `pins`
+    pin_share: float = PIN_SHARE  # of the pool's blocks, that a tenant may pin; see `pins`
 
     def __post_init__(self) -> None:
         for name in ("max_running", "max_waiting", "max_step_tokens"):

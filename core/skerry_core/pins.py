@@ -13,6 +13,10 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+Pin = tuple[float, bytes]
+"""When it ends, and whose it is."""
+
+PIN_SHARE = 0.25  # of a pool, by one tenant, unless the operator says otherwise
 PINNABLE = 0.75  # of a pool, by all tenants, unless one may have more
 
 
@@ -99,6 +103,10 @@ class Pins:
                     over.append(block)
         self.next_end = self._ends[0][0] if self._ends else math.inf
         return over
+
+    def of(self, block: int) -> Pin:
+        """Return the pin of a block that lasts longest."""
+        return max((self._of[owner][block], owner) for owner in self.blocks[block])
 
     def _forget_if_done(self, owner: bytes) -> None:
         if not self._of[owner]:

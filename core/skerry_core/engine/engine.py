@@ -60,7 +60,7 @@ class Engine:
         step_tokens = min(config.max_step_tokens, runner.max_step_tokens)
         max_running = min(config.max_running, step_tokens, runner.max_samples)
         self.runner = runner
-        self.second_tier = None if file_tier is None else SecondTier(file_tier, runner)
+        self.second_tier = None if file_tier is None else SecondTier(file_tier, runner, clock=clock)
         evicting = None if self.second_tier is None else self.second_tier.keep
         self.pool = BlockPool(runner.num_blocks, evicting, pin_share=config.pin_share)
         self._names = BlockNames(model_key)

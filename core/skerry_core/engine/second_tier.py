@@ -29,15 +29,17 @@ import numpy as np
 from skerry_core.blocks import BlockPool, CacheChanges, Digest
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.kv.canonical import KVArray, kv_dtype
+from skerry_core.pins import PIN_SHARE, Pin
 from skerry_core.request import KVBlock
 from skerry_core.runner import ModelRunner
 
 if TYPE_CHECKING:
-    from skerry_core.kv.file_tier import FileTier
+    from skerry_core.kv.file_tier import FilePin, FileTier
 
 logger = logging.getLogger(__name__)
 
 PENDING_BYTES = 64 << 20  # evicted, not yet written
+PINNED_SECONDS = 5.0  # at most, on a stop, to write pinned blocks
 RESTORED_BYTES = 256 << 20  # read or to be read, not yet adopted
 INITIAL_SECONDS_PER_BYTE = 1e-9  # of reads, until one was timed
 LEARNING_RATE = 0.2
@@ -57,7 +59,12 @@ class SecondTierStatistics:
 
 
 def open_file(
-    path: Path, runner: ModelRunner, *, model_key: bytes, capacity_bytes: int
+    path: Path,
+    runner: ModelRunner,
+    *,
+    model_key: bytes,
+    capacity_bytes: int,
+    pin_share: float = PIN_SHARE,
 ) -> FileTier:
     """Return a file for blocks of this runner. Raises FileTierError."""
     from skerry_core.kv.file_tier import FileTier  # not for nodes that have no file
@@ -68,13 +75,15 @@ def open_file(
         block_bytes=runner.kv_format.block_bytes,
         capacity_bytes=capacity_bytes,
         identity=identity.encode(),
+        pin_share=pin_share,
     )
 
 
 class SecondTier:
     """The file of one engine, which it owns, and the two threads that access it.
 
-    `keep`, `save` and `adopted` are for the engine's thread, the rest for any.
+    `keep`, `save` and `adopted` are for the engine's thread, the rest for any; `clock` is that of
+    pins too.
     """
 
     def __init__(
@@ -129,9 +138,9 @@ class SecondTier:
 
     # --- out -------------------------------------------------------------------------------------
 
-    def keep(self, block: int, digest: Digest) -> None:
-        """Copy a block whose memory is about to be given to others."""
-        if self._file.touch(digest) or digest in self._pending:
+    def keep(self, block: int, digest: Digest, pin: Pin | None = None) -> None:
+        """Copy a block whose memory is about to be given to others; a pinned one stays so."""
+        if self._holds(digest, pin):
             return
         if len(self._pending) >= self._max_pending:
             self._drop("evicted blocks come faster than the disk takes them")
@@ -140,25 +149,36 @@ class SecondTier:
         with self._lock:
             self._pending[digest] = data
         self.is_empty = False
-        self._writer.submit(self._write, digest, data)
+        self._writer.submit(self._write, digest, data, pin)
 
     def save(self, pool: BlockPool, seconds: float) -> None:
-        """Write the prefix cache, its newest blocks first, for a limited time: before a stop."""
-        end = self._clock() + seconds
+        """Write the prefix cache, its newest blocks first, for a limited time: before a stop.
+        Pinned ones come before, and have a time of their own."""
+        started = self._clock()
         for block, digest in pool.cached_blocks():
-            if self._clock() >= end:
+            pin = pool.pin_of(block)
+            if self._clock() >= started + (seconds if pin is None else PINNED_SECONDS):
                 break
-            if digest not in self:
-                self._put(digest, np.ascontiguousarray(self._runner.export_block(block)))
+            if not self._holds(digest, pin):
+                data = np.ascontiguousarray(self._runner.export_block(block))
+                self._put(digest, data, pin)
 
-    def _write(self, digest: Digest, data: KVArray) -> None:
-        self._put(digest, data)
+    def _holds(self, digest: Digest, pin: Pin | None) -> bool:
+        """Return whether a block is in the file, or on its way; in the file it is used now, and
+        pinned."""
+        return self._file.touch(digest, self._left(pin)) or digest in self._pending
+
+    def _left(self, pin: Pin | None) -> FilePin | None:
+        return None if pin is None else (pin[0] - self._clock(), pin[1])
+
+    def _write(self, digest: Digest, data: KVArray, pin: Pin | None) -> None:
+        self._put(digest, data, pin)
         with self._lock:
             del self._pending[digest]
 
-    def _put(self, digest: Digest, data: KVArray) -> None:
+    def _put(self, digest: Digest, data: KVArray, pin: Pin | None) -> None:
         try:
-            self._file.put(digest, data.reshape(-1).view(np.uint8).data)
+            self._file.put(digest, data.reshape(-1).view(np.uint8).data, self._left(pin))
         except OSError as error:
             self._drop(str(error))
 

@@ -6,7 +6,8 @@
 A slot's table entry is cleared before its payload changes and written after it, with an xxh3-128 of
 digest and payload. So a process killed in mid-write leaves an empty slot, and bytes that were torn,
 flipped or come from elsewhere are a miss, never an answer. The least recently used slot is
-overwritten first; order survives a restart as far as the last write of each slot.
+overwritten first, except those that are pinned; order survives a restart as far as the last write
+of each slot, and so do pins.
 
 Only the table is accessed through the mapping. Payloads are written and read in one call each,
 through the same page cache: a full disk or a bad sector is then an error instead of a SIGBUS, the
@@ -20,32 +21,36 @@ others never wait for them.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import mmap
 import os
 import struct
 import threading
+import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import xxhash
 
+from skerry_core.kv.mapped_file import FileTierError, open_mapped
+from skerry_core.pins import PIN_SHARE, Pins
+
 MAGIC = b"SKERRYKV"
-VERSION = 2
+VERSION = 3  # 2 had no pins: where they are it has zeros
 PAGE = 4096
 DIGEST_BYTES = 16
 
 # magic, version, block bytes, slots, hash of the content's identity
 _HEADER = struct.Struct("<8sIQQ32s")
-# sequence number (0: empty), digest, checksum
-_ENTRY = struct.Struct("<Q16s16s")
+# sequence number (0: empty), digest, checksum; until when it is pinned (Unix seconds), and by whom
+_ENTRY = struct.Struct("<Q16s16sd16s")
 _ENTRY_SIZE = 64
+MAX_PIN_SECONDS = 86_400.0
 
-
-class FileTierError(Exception):
-    """The file cannot be used; the message names it and says why."""
+_Entry = tuple[int, bytes, bytes, float, bytes]
+FilePin = tuple[float, bytes]
+"""Seconds that a block stays in the file, and its tenant's cache key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +66,20 @@ class FileTier:
     """Blocks by digest in one file of at most `capacity_bytes`.
 
     `identity` says what the bytes mean: model, numeric build, KV format. A file of another
-    identity, block size or capacity is emptied, not refused: it is a cache.
+    identity, block size or capacity is emptied, not refused: it is a cache. `pin_share` of the
+    slots may be pinned by one tenant; see `Pins`. `wall_clock` is in Unix seconds.
     Raises FileTierError when the file is held by another process or cannot be made.
     """
 
     def __init__(
-        self, path: Path, *, block_bytes: int, capacity_bytes: int, identity: bytes
+        self,
+        path: Path,
+        *,
+        block_bytes: int,
+        capacity_bytes: int,
+        identity: bytes,
+        pin_share: float = PIN_SHARE,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._block_bytes = block_bytes
         self._stride = -(-block_bytes // PAGE) * PAGE
@@ -80,12 +93,19 @@ class FileTier:
         self._changes: dict[bytes, bool] = {}  # net, since the last drain (True: came)
         self._free: list[int] = []
         self._sequence = 0
+        self._wall_clock = wall_clock
+        self._pins = Pins(self._slots, pin_share)
         self._hits = self._misses = self._damaged = 0
         size = self._payloads + self._slots * self._stride
-        self._file, self._table = _open_mapped(path, size, self._payloads)
+        self._file, self._table = open_mapped(path, size, self._payloads)
         content = hashlib.blake2b(identity, digest_size=32).digest()
-        header = _HEADER.pack(MAGIC, VERSION, block_bytes, self._slots, content)
-        if self._table[: _HEADER.size] != header:
+        of_version_2, header = (
+            _HEADER.pack(MAGIC, version, block_bytes, self._slots, content)
+            for version in (2, VERSION)
+        )
+        if self._table[: _HEADER.size] == of_version_2:
+            self._table[: _HEADER.size] = header
+        elif self._table[: _HEADER.size] != header:
             self._format(header)
         self._load()
 
@@ -109,22 +129,19 @@ class FileTier:
         came = [digest for digest, here in changes.items() if here]
         return came, [digest for digest, here in changes.items() if not here]
 
-    def put(self, digest: bytes, block: bytes | memoryview) -> None:
+    def put(self, digest: bytes, block: bytes | memoryview, pin: FilePin | None = None) -> None:
         """Store a block, in place of the least recently used one when all slots are taken.
 
-        A known digest is kept as it is. Raises ValueError on another size, and OSError when the
-        disk refuses; then the slot that was to be written is empty.
+        A known digest is kept as it is, but for its pin. Raises ValueError on another size, and
+        OSError when the disk refuses; then the slot that was to be written is empty.
         """
         if len(digest) != DIGEST_BYTES or len(block) != self._block_bytes:
-            raise ValueError(
-                f"a block is {DIGEST_BYTES} bytes of digest and {self._block_bytes} of data, "
-                f"got {len(digest)} and {len(block)}"
-            )
+            expected = f"{DIGEST_BYTES} bytes of digest and {self._block_bytes} of data"
+            raise ValueError(f"a block is {expected}, got {len(digest)} and {len(block)}")
         with self._transfer:
+            if self.touch(digest, pin):
+                return
             with self._lock:
-                if digest in self._by_digest:
-                    self._by_digest.move_to_end(digest)
-                    return
                 slot = self._slot_to_write()
                 self._clear(slot)
             try:
@@ -136,9 +153,11 @@ class FileTier:
             checksum = _checksum(digest, block)
             with self._lock:
                 self._sequence += 1
-                self._write_entry(slot, _ENTRY.pack(self._sequence, digest, checksum))
+                self._write_entry(slot, (self._sequence, digest, checksum, 0.0, b""))
                 self._by_digest[digest] = slot
                 self._note(digest, came=True)
+                if pin is not None:
+                    self._pin(slot, pin)
 
     def get(self, digest: bytes) -> bytes | None:
         """Return the block's bytes, checked, or None. A damaged block is dropped and is a miss."""
@@ -148,7 +167,7 @@ class FileTier:
                 if slot is None:
                     self._misses += 1
                     return None
-                _, named, checksum = self._entry(slot)
+                _, named, checksum, *_ = self._entry(slot)
             block = self._read_payload(slot)
             is_whole = named == digest and checksum == _checksum(digest, block)
             with self._lock:
@@ -164,12 +183,14 @@ class FileTier:
                 self._hits += 1
                 return block
 
-    def touch(self, digest: bytes) -> bool:
-        """Make a block the most recently used; False when it is not here."""
+    def touch(self, digest: bytes, pin: FilePin | None = None) -> bool:
+        """Make a block the most recently used, and pin it; False when it is not here."""
         with self._lock:
-            if digest not in self._by_digest:
+            if (slot := self._by_digest.get(digest)) is None:
                 return False
             self._by_digest.move_to_end(digest)
+            if pin is not None:
+                self._pin(slot, pin)
             return True
 
     def discard(self, digest: bytes) -> None:
@@ -196,22 +217,46 @@ class FileTier:
 
     def _load(self) -> None:
         """Rebuild the index from the slot table; payloads are checked when they are read."""
+        now = self._wall_clock()
         entries = [(*self._entry(slot), slot) for slot in range(self._slots)]
-        for sequence, digest, _, slot in sorted(entries):
+        for sequence, digest, _, end, owner, slot in sorted(entries):
             if sequence == 0 or digest in self._by_digest:
                 self._free.append(slot)
             else:
                 self._by_digest[digest] = slot
                 self._sequence = max(self._sequence, sequence)
+                if now < end <= now + MAX_PIN_SECONDS:
+                    self._pins.add([slot], [end], owner)
+
+    def _pin(self, slot: int, pin: FilePin) -> None:
+        """Keep a slot for a time, as far as its tenant may."""
+        seconds, owner = pin
+        end = self._wall_clock() + min(seconds, MAX_PIN_SECONDS)
+        name = hashlib.blake2b(owner, digest_size=16).digest()
+        if self._pins.add([slot], [end], name).num_pinned:
+            sequence, digest, checksum, *_ = self._entry(slot)
+            self._write_entry(slot, (sequence, digest, checksum, end, name))
 
     def _slot_to_write(self) -> int:
+        """Return a slot that is free now: the least recently used one, of those that are not pinned
+        if there are any. Pinned ones that it passes count as used."""
         if self._free:
             return self._free.pop()
+        self._pins.expire(self._wall_clock())
+        for _ in range(len(self._pins.blocks)):
+            digest, slot = next(iter(self._by_digest.items()))
+            if slot not in self._pins.blocks:
+                break
+            self._by_digest.move_to_end(digest)
         digest, slot = self._by_digest.popitem(last=False)
+        if slot in self._pins.blocks:
+            self._pins.remove(slot)
         self._note(digest, came=False)
         return slot
 
     def _forget(self, digest: bytes, slot: int) -> None:
+        if slot in self._pins.blocks:
+            self._pins.remove(slot)
         del self._by_digest[digest]
         self._note(digest, came=False)
         self._clear(slot)
@@ -223,16 +268,15 @@ class FileTier:
         else:
             self._changes[digest] = came
 
-    def _entry(self, slot: int) -> tuple[int, bytes, bytes]:
-        sequence, digest, checksum = _ENTRY.unpack_from(self._table, PAGE + slot * _ENTRY_SIZE)
-        return sequence, digest, checksum
+    def _entry(self, slot: int) -> _Entry:
+        entry: _Entry = _ENTRY.unpack_from(self._table, PAGE + slot * _ENTRY_SIZE)
+        return entry
 
     def _clear(self, slot: int) -> None:
-        self._write_entry(slot, bytes(_ENTRY.size))
+        self._write_entry(slot, (0, b"", b"", 0.0, b""))
 
-    def _write_entry(self, slot: int, entry: bytes) -> None:
-        start = PAGE + slot * _ENTRY_SIZE
-        self._table[start : start + _ENTRY.size] = entry
+    def _write_entry(self, slot: int, entry: _Entry) -> None:
+        _ENTRY.pack_into(self._table, PAGE + slot * _ENTRY_SIZE, *entry)
 
     def _write_payload(self, slot: int, block: bytes | memoryview) -> None:
         """Write a block's bytes. Raises OSError."""
@@ -254,37 +298,3 @@ def _checksum(digest: bytes, block: bytes | memoryview) -> bytes:
     state = xxhash.xxh3_128(digest)
     state.update(block)
     return state.digest()
-
-
-def _open_mapped(path: Path, size: int, mapped: int) -> tuple[int, mmap.mmap]:
-    """Open, lock and size the file, readable by its owner only, and map its first bytes."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise FileTierError(f"{path}: cannot open the KV file: {error.strerror}") from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(file).st_size != size:
-            _reserve(file, size, mapped)
-        return file, mmap.mmap(file, mapped)
-    except BlockingIOError as error:
-        os.close(file)
-        raise FileTierError(f"{path}: another process uses this KV file") from error
-    except OSError as error:
-        os.close(file)
-        raise FileTierError(f"{path}: cannot reserve {size} bytes: {error.strerror}") from error
-
-
-def _reserve(file: int, size: int, mapped: int) -> None:
-    """Make a file of `size` bytes whose first `mapped` ones need no space later: writing to a
-    mapped hole of a full disk is a SIGBUS. It has its size only when they are all there."""
-    os.ftruncate(file, 0)
-    try:
-        written = 0
-        while written < mapped:
-            written += os.pwrite(file, bytes(mapped - written), written)  # may be cut short
-        os.ftruncate(file, size)
-    except OSError:
-        os.ftruncate(file, 0)  # what was written of it would fill the disk for nothing
-        raise

@@ -14,7 +14,8 @@ from skerry_core.config import ConfigError, EngineConfig
 from skerry_core.encoder.encoder import Encoder
 from skerry_core.engine.engine import Engine
 from skerry_core.engine.second_tier import open_file
-from skerry_core.kv.file_tier import FileTier, FileTierError
+from skerry_core.kv.file_tier import FileTier
+from skerry_core.kv.mapped_file import FileTierError
 from skerry_core.runner import ModelRunner, Progress, RunnerSetup
 from skerry_core.weights.tensors import WeightsError
 from skerry_regions.models.catalog import ModelSpec
@@ -68,7 +69,9 @@ def open_engine(
         ),
     )
     opened.warm_up(progress)
-    file = None if file_tier is None else _open_file(opened, files.model_key, file_tier)
+    file = None
+    if file_tier is not None:
+        file = _open_file(opened, files.model_key, file_tier, config.pin_share)
     return Engine(opened, config, model_key=files.model_key, file_tier=file)
 
 
@@ -102,10 +105,16 @@ def open_encoder(spec: ModelSpec, files: ModelFiles, *, threads: int, cache_dir:
     return encoder
 
 
-def _open_file(runner: ModelRunner, model_key: bytes, options: FileTierOptions) -> FileTier | None:
+def _open_file(
+    runner: ModelRunner, model_key: bytes, options: FileTierOptions, pin_share: float
+) -> FileTier | None:
     try:
         return open_file(
-            options.path, runner, model_key=model_key, capacity_bytes=options.capacity_bytes
+            options.path,
+            runner,
+            model_key=model_key,
+            capacity_bytes=options.capacity_bytes,
+            pin_share=pin_share,
         )
     except FileTierError as error:
         logger.warning("evicted KV is not kept: %s", error)

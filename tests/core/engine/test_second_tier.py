@@ -21,7 +21,7 @@ from skerry_core.config import BLOCK_SIZE, EngineConfig, KVDtype
 from skerry_core.engine.engine import Engine
 from skerry_core.engine.second_tier import SecondTier, open_file
 from skerry_core.engine.worker import Worker
-from skerry_core.kv.file_tier import FileTier
+from skerry_core.kv.file_tier import FilePin, FileTier
 from skerry_core.runners.toy import ToyRunner
 
 KEY = b"model"
@@ -136,6 +136,35 @@ def test_it_survives_a_restart(tmp_path: Path, dtype: KVDtype) -> None:
     engine.close()
 
 
+def test_pinned_blocks_outlast_pressure_and_a_restart_in_the_file(tmp_path: Path) -> None:
+    """Of a pool of 8 blocks one tenant pins two, in a file of 8; others use both over and over."""
+    one = request(max_tokens=1, cache_key=b"agent", pins=((LENGTH, 600.0),))
+    capacity = 2 * 4096 + 8 * (4096 + 64)
+    engine = open_engine(tmp_path / "kv", capacity=capacity)
+    answer(engine, one)
+    engine.save_cache(seconds=0.0)  # no time but for what is pinned
+    assert engine.statistics().blocks_filed == 2
+    engine.close()
+    engine = open_engine(tmp_path / "kv", capacity=capacity)
+    for salt in range(40, 50):
+        fill(engine, salt)
+        tier_of(engine).flush()
+    assert engine.statistics().blocks_filed == 8
+    assert answer(engine, restored(engine, one)) == 2 * BLOCK_SIZE
+    plain = replace(one, id="plain", cache_key=b"other", pins=())
+    answer(engine, plain)
+    fill(engine, 50)
+    tier_of(engine).flush()
+    fill(engine, 51)  # running requests go before: what was pinned in memory goes out to the file
+    tier_of(engine).flush()
+    for salt in range(52, 60):
+        fill(engine, salt)
+        tier_of(engine).flush()
+    assert answer(engine, restored(engine, plain)) == 0
+    assert answer(engine, restored(engine, one)) == 2 * BLOCK_SIZE
+    engine.close()
+
+
 def test_saving_stops_when_the_time_is_up(tmp_path: Path) -> None:
     engine = open_engine(tmp_path / "kv")
     answer(engine, request())
@@ -210,6 +239,7 @@ def test_a_full_disk_costs_a_warning_and_nothing_else(
     fill(engine)
     fill(engine, salt=91)
     engine.save_cache(seconds=10.0)
+    tier_of(engine).flush()
     assert answer(engine, restored(engine, one)) == 0
     engine.close()
     assert [record.message for record in caplog.records] == [
@@ -303,10 +333,10 @@ class Recording(FileTier):
         tier.writable.set()
         return tier
 
-    def put(self, digest: bytes, block: bytes | memoryview) -> None:
+    def put(self, digest: bytes, block: bytes | memoryview, pin: FilePin | None = None) -> None:
         self.threads.add(threading.current_thread().name)
         assert self.writable.wait(TIMEOUT)
-        super().put(digest, block)
+        super().put(digest, block, pin)
 
     def get(self, digest: bytes) -> bytes | None:
         self.threads.add(threading.current_thread().name)
