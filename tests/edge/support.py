@@ -25,6 +25,7 @@ from tokenizers import Tokenizer, models
 from skerry.errors import ModelNotFound
 from skerry.wire import Message
 from skerry_edge.api.app import create_app
+from skerry_edge.families.recognition import family_of
 from skerry_edge.gate.admission import Admission
 from skerry_edge.gate.oidc.logins import Logins
 from skerry_edge.gate.tokens import TokenStore
@@ -76,7 +77,8 @@ class ByteText:
     is_foreign = False
     borders = Borders(Tokenizer(models.BPE()))  # there are no control tokens to cut at
 
-    chat_template = "{% if tools %}<tool_call>{% endif %}"  # that of a model trained for tools
+    # That of a model trained for tools.
+    family = family_of('{% if tools %}<tool_call>{"name": "f", "arguments": {}}{% endif %}')
 
     def render(
         self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None
@@ -87,9 +89,6 @@ class ByteText:
 
     def render_prompt(self, prompt: str, *, raw: bool) -> str:
         return prompt if raw else self.render([Message("user", prompt)])
-
-    def control_id(self, text: str) -> int | None:
-        return None
 
     def encode(self, text: str, *, add_special: bool = False) -> list[int]:
         return [*([BOS] if add_special else []), *text.encode("utf-8", "surrogateescape")]
@@ -105,6 +104,9 @@ class ByteText:
 
     def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id]) if token_id < 256 else b""
+
+    def ending(self, ids: Sequence[int]) -> str:
+        return b"".join(map(self.token_bytes, ids[-64:])).decode("utf-8", "replace")
 
     def detokenizer(self) -> ByteDetokenizer:
         return ByteDetokenizer()

@@ -16,6 +16,8 @@ from skerry_edge.api.edge_request import admitted, edge_of, principal_of
 from skerry_edge.api.fields import MAX_PATH, UNENFORCED_HEADER, header_of
 from skerry_edge.api.gateway_options import NOTED, TIMEOUT_HEADER, apply_options, note
 from skerry_edge.envelopes import MODEL_HEADER
+from skerry_edge.families.family import ReaderSpec
+from skerry_edge.families.recognition import thought_at
 from skerry_edge.gate.caller import Caller
 from skerry_edge.gate.job import Job
 from skerry_edge.generation.encoding import Form, Texts, encoded
@@ -109,6 +111,13 @@ def job_of(
     are in place of what the header says."""
     if caller.pin_seconds and not pins:
         pins = ((len(prompt_ids), caller.pin_seconds),)
+    thought = (
+        thought_at(text.family, text.ending(prompt_ids)) if text.family.reasoning else "closed"
+    )
+    called = None if plan is None else plan.called
+    reader = None
+    if called is not None or text.family.reasoning is not None:
+        reader = ReaderSpec(family=text.family, is_open=thought == "open", tools=called)
     submit = Submit(
         stream=1,  # assigned by the region's client
         request_id=caller.request_id,
@@ -124,7 +133,7 @@ def job_of(
         affinity=caller.affinity,
         pins=pins,
         prompt_logprobs=prompt_logprobs,
-        grammar=None if plan is None else plan.grammar,
+        grammar=None if plan is None else plan.grammar_after(thought),
     )
     return Job(
         submit=submit,
@@ -133,7 +142,7 @@ def job_of(
         text=text,
         stops=stop_strings(stop),
         num_choices=num_choices,
-        tools=None if plan is None else plan.parsed,
+        reader=reader,
         tells_stop_token=tells_stop_token,
         is_seeded=is_seeded,
         unenforced=() if plan is None else plan.unenforced,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from skerry_edge.families.family import ReaderSpec
 from skerry_edge.gate.caller import Caller
-from skerry_edge.output.tools import Family
 from skerry_edge.text.model import TextModel
 from skerry_regions.models.catalog import ModelSpec
 from skerry_regions.wire.protocol import Submit
@@ -21,7 +21,7 @@ class Job:
     text: TextModel
     stops: tuple[str, ...] = ()
     num_choices: int = 1
-    tools: Family | None = None  # how calls are written, where there may be any
+    reader: ReaderSpec | None = None  # of its output, where that may be more than text
     tells_stop_token: bool = False  # in the logprobs
     is_seeded: bool = False  # by the caller
     unenforced: tuple[str, ...] = ()  # paths of what its schemas say and its grammar does not

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 from skerry.errors import InternalError, RequestError, SkerryError, Unavailable
 from skerry.wire import FinishReason, TokenLogprob, TokenUsage
+from skerry_edge.families.deltas import CallDelta, Delta, ReasoningDelta, TextDelta, merged
+from skerry_edge.families.reader import Reader
 from skerry_edge.generation.observer import StreamObserver
-from skerry_edge.output.tool_parser import CallDelta, ToolParser
 from skerry_edge.text.transcript import Transcript
 from skerry_regions.wire import protocol
 from skerry_regions.wire.client import Explained, TokenStream
@@ -21,13 +22,27 @@ from skerry_regions.wire.protocol import Done
 class Piece:
     """What one step added to one choice. The last one of a choice has a finish reason."""
 
-    text: str
-    logprobs: list[TokenLogprob]
+    deltas: list[Delta]  # in the model's order
+    logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     matched_stop: str | None = None  # the stop string that ended it, in the last piece
     offsets: list[int] = field(default_factory=list)  # of each logprob's token in the output's text
     prompt_logprobs: list[protocol.TokenLogprob] = field(default_factory=list)  # in pieces of these
-    calls: list[CallDelta] = field(default_factory=list)  # of tools
+
+    @property
+    def text(self) -> str:
+        """Return what it added to the answer."""
+        return "".join([each.text for each in self.deltas if isinstance(each, TextDelta)])
+
+    @property
+    def reasoning(self) -> str:
+        """Return what it added to the thought before the answer."""
+        return "".join([each.text for each in self.deltas if isinstance(each, ReasoningDelta)])
+
+    @property
+    def calls(self) -> list[CallDelta]:
+        """Return what it added to calls of tools."""
+        return [each for each in self.deltas if isinstance(each, CallDelta)]
 
 
 class Generation:
@@ -38,7 +53,7 @@ class Generation:
         stream: TokenStream,
         transcript: Transcript,
         observers: Sequence[StreamObserver],
-        parser: ToolParser | None = None,
+        reader: Reader | None = None,
         explain: Callable[[str], None] | None = None,
     ) -> None:
         """`explain` is called with the reasons for the nodes that were chosen, and again whenever
@@ -46,8 +61,9 @@ class Generation:
         self._stream = stream
         self._transcript = transcript
         self._observers = observers
-        self._parser = parser
+        self._reader = reader
         self._explain = explain
+        self.num_reasoning_tokens = 0  # those of the thought, with its marks
         self._explained = ""
         self._is_closed = False
         self._ended_by: SkerryError | None = None  # on the platform's part
@@ -79,22 +95,19 @@ class Generation:
                     yield self._last_piece(event.finish_reason, event.usage)
                     return
                 if event.prompt_logprobs:
-                    yield Piece("", [], prompt_logprobs=event.prompt_logprobs)
+                    yield Piece([], prompt_logprobs=event.prompt_logprobs)
                 if transcript.stopped or not event.token_ids:
                     continue  # computed before the node heard of the abort: not part of the answer
-                if event.led and self._parser is not None:
-                    self._parser.lead()
+                if event.led and self._reader is not None:
+                    self._reader.lead()
                 before = transcript.num_tokens
-                text, logprobs = transcript.push(event.token_ids, event.logprobs)
+                piece = self._piece(event.token_ids, event.logprobs)
                 for observer in self._observers:
                     observer.tokens(transcript.num_tokens - before)
                 if transcript.stopped:
                     self._stream.abort()  # and wait for Done, which knows the cached tokens
-                calls: list[CallDelta] = []
-                if self._parser is not None:
-                    text, calls = self._parser.push(text)
-                if text or logprobs or calls:
-                    yield Piece(text, logprobs, offsets=transcript.offsets, calls=calls)
+                if piece.deltas or piece.logprobs:
+                    yield piece
             yield self._last_piece("cancelled")  # a region may end an aborted stream without Done
         except SkerryError as exc:
             self._fail(exc.code, is_ours=not isinstance(exc, RequestError))
@@ -104,6 +117,30 @@ class Generation:
             raise
         finally:
             self.close()
+
+    def _piece(self, ids: Sequence[int], logprobs: Sequence[protocol.TokenLogprob] | None) -> Piece:
+        """Return what tokens add."""
+        transcript, reader = self._transcript, self._reader
+        if reader is None or not reader.counts_reasoning:
+            text, entries = transcript.push(ids, logprobs)
+            return Piece(self._read(text), entries, offsets=transcript.offsets)
+        whole = Piece([])
+        for index, token_id in enumerate(ids):
+            was_thought, before = reader.is_reasoning, transcript.num_tokens
+            entry = None if logprobs is None else logprobs[index : index + 1]
+            text, entries = transcript.push((token_id,), entry)
+            whole.deltas += self._read(text)
+            whole.logprobs += entries
+            whole.offsets += transcript.offsets
+            if was_thought or reader.is_reasoning:
+                self.num_reasoning_tokens += transcript.num_tokens - before
+        whole.deltas = merged(whole.deltas)
+        return whole
+
+    def _read(self, text: str) -> list[Delta]:
+        if self._reader is not None:
+            return self._reader.push(text)
+        return [TextDelta(text)] if text else []
 
     def _fail(self, code: str, *, is_ours: bool) -> None:
         for observer in self._observers:
@@ -129,23 +166,14 @@ class Generation:
         for observer in self._observers:
             observer.done(reason, usage)
         finish_reason: FinishReason = "stop" if reason == "stop" else "length"
-        calls: list[CallDelta] = []
-        if self._parser is not None:
-            said, calls = self._parser.push(text)
-            rest, more = self._parser.finish()
-            text, calls = said + rest, calls + more
-            if self._parser.is_cut:
+        deltas = self._read(text)
+        if (reader := self._reader) is not None:
+            deltas = merged([*deltas, *reader.finish(is_ended=finish_reason == "stop")])
+            if reader.is_cut or (reader.has_open_call and not transcript.stopped):
                 finish_reason = "length"
-            elif self._parser.num_calls and finish_reason == "stop":
+            elif reader.num_calls and not reader.has_open_call and finish_reason == "stop":
                 finish_reason = "tool_calls"
-        return Piece(
-            text,
-            logprobs,
-            finish_reason,
-            transcript.matched_stop,
-            transcript.offsets,
-            calls=calls,
-        )
+        return Piece(deltas, logprobs, finish_reason, transcript.matched_stop, transcript.offsets)
 
 
 class Choices:
@@ -163,6 +191,11 @@ class Choices:
         self._generations = generations
         self._on_close = on_close
         self._is_closed = False
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """Return how many of the tokens so far are of thoughts, in all choices."""
+        return sum(generation.num_reasoning_tokens for generation in self._generations)
 
     def close(self) -> None:
         """Abort what still runs and settle the request. Idempotent and synchronous."""

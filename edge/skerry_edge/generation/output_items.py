@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from skerry.wire import Message, TokenLogprob
+from skerry_edge.families.deltas import CallDelta, PartialCall, ReasoningDelta, TextDelta
 from skerry_edge.generation.generation import Piece
-from skerry_edge.output.tool_parser import PartialCall
 
 
 @dataclass(slots=True)
@@ -41,24 +41,33 @@ class OutputItems:
         self._held: list[TokenLogprob] = []  # of tokens whose text may become a call's markup
 
     def add(self, piece: Piece) -> list[Change]:
-        """Take a piece in; what it changed, in order. Logprobs of calls are left out."""
-        changes = []
+        """Take a piece in; what it changed, in order. Logprobs of calls are left out, and those of
+        thoughts."""
         self._held += piece.logprobs
-        if piece.text:
-            changes.append(self._add_text(piece.text, self._logprobs_of(piece.text)))
-        if piece.calls:
-            self._held = []
-        for delta in piece.calls:
-            begins = delta.id is not None and delta.name is not None
-            if delta.id is not None and delta.name is not None:
-                self.all.append(PartialCall(delta.id, delta.name))
-            call = self.all[-1]
-            if not isinstance(call, PartialCall):
-                raise ValueError("a call's arguments came before the call")
-            call.arguments += delta.arguments
-            index = len(self.all) - 1
-            changes.append(Change(index=index, begins=begins, arguments=delta.arguments))
+        changes = []
+        for delta in piece.deltas:
+            match delta:
+                case TextDelta(text):
+                    if self.all and not isinstance(self.all[-1], TextItem):
+                        text = text.removeprefix("\n")  # that parts it from the text before
+                    changes.append(self._add_text(text, self._logprobs_of(text)))
+                case ReasoningDelta():
+                    self._held = []
+                case CallDelta():
+                    self._held = []
+                    changes.append(self._add_call(delta))
         return changes
+
+    def _add_call(self, delta: CallDelta) -> Change:
+        begins = delta.id is not None and delta.name is not None
+        if delta.id is not None and delta.name is not None:
+            self.all.append(PartialCall(delta.id, delta.name))
+        call = self.all[-1]
+        if not isinstance(call, PartialCall):
+            raise ValueError("a call's arguments came before the call")
+        call.arguments += delta.arguments
+        call.is_whole = call.is_whole or delta.ends
+        return Change(index=len(self.all) - 1, begins=begins, arguments=delta.arguments)
 
     def close(self) -> list[Change]:
         """Close what is open, at the end: an answer without any item has an empty text."""

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from skerry.errors import SkerryError
 from skerry_edge.answer_headers import AnswerHeaders
+from skerry_edge.families.reader import Reader
 from skerry_edge.gate.admission import Place
 from skerry_edge.gate.grants import check_model
 from skerry_edge.gate.job import Job
@@ -25,7 +26,6 @@ from skerry_edge.generation.generation import Choices, Generation
 from skerry_edge.hints import EXPLAIN_HEADER
 from skerry_edge.ledger.repeats import Repeat, RepeatPolicy, open_repeat
 from skerry_edge.ledger.settlement import Settlement
-from skerry_edge.output.tool_parser import ToolParser
 from skerry_edge.telemetry import tracing
 from skerry_edge.telemetry.choice_telemetry import ChoiceTelemetry
 from skerry_edge.text.transcript import Transcript
@@ -154,12 +154,13 @@ async def _generation(
         stop_token_ids=frozenset(job.submit.sampling.stop_token_ids),
         stops=job.stops,
         tells_stop_token=job.tells_stop_token,
+        marks=None if job.reader is None else job.reader.family.marks,
     )
     return Generation(
         stream,
         transcript,
         (telemetry, settlement.of(prompt, choice)),
-        None if job.tools is None else ToolParser(job.tools),
+        None if job.reader is None else Reader(job.reader),
         functools.partial(headers.__setitem__, EXPLAIN_HEADER)
         if job.caller.wants_reasons
         else None,

@@ -1,4 +1,4 @@
-"""The form of an answer: schemas, tools, their prompts and parsers.
+"""The form of an answer: schemas, tools, their prompts and grammars.
 
-May import text and the hall.
+May import text, families and the hall.
 """

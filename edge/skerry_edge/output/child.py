@@ -7,8 +7,8 @@ import json
 import msgspec
 
 from skerry.errors import InvalidInput
+from skerry_edge.families.family import Family
 from skerry_edge.output.plan import OutputAsked, plan_fields
-from skerry_edge.output.tools import Family
 from skerry_regions.process import confined
 
 CPU_SECONDS = 0.5  # of a request: a megabyte of schemas takes 0.1

@@ -9,9 +9,12 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from skerry.errors import InvalidInput, Unavailable
+from skerry_edge.families.family import Family
+from skerry_edge.families.recognition import Thought
 from skerry_edge.output.format import FormatRequest, OutputFormat, output_format
-from skerry_edge.output.tool_grammars import tool_grammar
-from skerry_edge.output.tools import Family, Toolbox, ToolRequest, family_of, toolbox
+from skerry_edge.output.one_of import Schema
+from skerry_edge.output.tool_grammars import framed, tool_grammar
+from skerry_edge.output.tools import Toolbox, ToolRequest, toolbox
 from skerry_edge.output.unenforced import Unenforced
 from skerry_edge.text.desk import TenantDesk
 from skerry_edge.text.model import TextModel
@@ -49,13 +52,24 @@ class OutputPlan:
     family: Family
     box: Toolbox | None
     wanted: OutputFormat | None
-    grammar: GrammarSpec | None
+    grammar: GrammarSpec | None  # of what follows a thought
     unenforced: tuple[str, ...] = ()  # paths of what the schemas say and the grammar does not
 
     @property
-    def parsed(self) -> Family | None:
-        """Return how calls in the output are written, where there may be any."""
-        return self.family if self.box is not None and self.box.choice != "none" else None
+    def has_calls(self) -> bool:
+        """Return whether there may be calls in the output."""
+        return self.box is not None and self.box.choice != "none"
+
+    @property
+    def called(self) -> dict[str, Schema] | None:
+        """Return the parameters of the tools that may be called, by name; None where none may."""
+        if self.box is None or self.box.choice == "none":
+            return None
+        return {tool.name: tool.parameters for tool in self.box.tools}
+
+    def grammar_after(self, thought: Thought) -> GrammarSpec | None:
+        """Return what the output may be behind a prompt that ends so. Raises `InvalidInput`."""
+        return framed(self.family, thought, self.grammar, has_calls=self.has_calls)
 
 
 class OutputPlanner:
@@ -73,7 +87,7 @@ class OutputPlanner:
         Raises `InvalidInput`, naming the field, for what cannot be held, and what `TenantDesk.run`
         raises.
         """
-        family = family_of(text.chat_template, text.control_id)
+        family = text.family
         asked = {name: getattr(request, name) for name in OutputAsked.__struct_fields__}
         if weighs_at_most(asked, INLINE_WEIGHT):
             return plan_fields(family, OutputAsked(**asked), is_strict=is_strict)
@@ -114,7 +128,7 @@ def plan_fields(family: Family, asked: OutputRequest, *, is_strict: bool = False
     wanted = output_format(asked, None if is_strict else unenforced)
     box = toolbox(asked, None if is_strict else unenforced)
     if box is not None:
-        grammar = tool_grammar(family, box, wanted)
+        grammar = tool_grammar(family, box, wanted, None if is_strict else unenforced)
     else:
         grammar = None if wanted is None else wanted.grammar
     return OutputPlan(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from skerry.wire import Message
-from skerry_edge.output.tools import Family, Tool, Toolbox
+from skerry_edge.families.family import Family, Ids
+from skerry_edge.output.tools import Tool, Toolbox
 from skerry_edge.text.prompts import content_text
 
 TEACHING = """# Tools
@@ -37,6 +38,9 @@ EXAMPLE = (
 )
 
 
+ID_LENGTH: Final = 9  # of Mistral's
+
+
 def with_tools(
     family: Family, messages: Sequence[Message], box: Toolbox | None
 ) -> tuple[list[Message], list[dict[str, Any]] | None]:
@@ -44,14 +48,20 @@ def with_tools(
     itself."""
     tools = box.shown if box is not None else ()
     messages = [_modern(message) for message in messages]
-    if family.is_templated:
-        if family.id_length is not None:
-            messages = _with_ids(messages, family.id_length)
-        return messages, [tool.described() for tool in tools] or None
-    turns = _plain_turns(messages)
-    if tools:
-        _teach(turns, tools)
-    return turns, None
+    if not family.is_templated:
+        turns = _plain_turns(messages)
+        if tools:
+            _teach(turns, _taught(TEACHING, tools))
+            turns[1:1] = EXAMPLE
+        return turns, None
+    if family.ids != "any":
+        messages = _with_ids(messages, family.ids)
+    messages = _in_order(messages)
+    if family.messages is not None:
+        messages = _one_by_one(messages)
+    if tools and not family.describes_tools:
+        _teach(messages, _taught(family.teaching or TEACHING, tools))
+    return messages, [tool.described() for tool in tools] or None
 
 
 def _modern(message: Message) -> Message:
@@ -65,57 +75,105 @@ def _modern(message: Message) -> Message:
     return message
 
 
-def _with_ids(messages: Sequence[Message], length: int) -> list[Message]:
-    """Return messages for templates that want an id of so many letters and digits with each call
-    and each result.
+def _with_ids(messages: Sequence[Message], ids: Ids) -> list[Message]:
+    """Return messages for templates that want an id of their own kind with each call and result:
+    nine letters and digits, or the tool's name and the call's number in the conversation.
 
-    Ids of another form are hashed to theirs; results without one answer the calls in their order.
+    Ids of another kind are hashed, or counted; results without one answer the calls in order.
     """
     turns: list[Message] = []
-    open_ids: list[str] = []  # of calls whose results are still to come
+    known: dict[str, str] = {}  # ids of calls whose results are still to come, as they were given
+    number = 0
     for message in messages:
         if message.tool_calls:
-            calls = [_nested(call, index, length) for index, call in enumerate(message.tool_calls)]
-            open_ids = [call["id"] for call in calls]
+            calls = []
+            known = {}
+            for index, given in enumerate(message.tool_calls):
+                call = _nested(given)
+                theirs = str(call.get("id") or f"#{index}")
+                name = str(call["function"].get("name"))
+                call["id"] = f"functions.{name}:{number}" if ids == "counter" else _nine(theirs)
+                known[theirs] = call["id"]
+                number += 1
+                calls.append(call)
             message = msgspec.structs.replace(message, tool_calls=calls)
         elif message.role == "tool":
-            given = message.tool_call_id
-            id_ = _short(given, length) if given else next(iter(open_ids), "0" * length)
-            open_ids = [each for each in open_ids if each != id_]
-            message = msgspec.structs.replace(message, tool_call_id=id_)
+            theirs = message.tool_call_id or next(iter(known), "#0")
+            own = known.pop(theirs, None) or (_nine(theirs) if ids == "nine" else theirs)
+            message = msgspec.structs.replace(message, tool_call_id=own)
         turns.append(message)
     return turns
 
 
-def _nested(call: dict[str, Any], index: int, length: int) -> dict[str, Any]:
-    """Return a call with its function as an object of its own, and an id of the right length."""
+def _nested(call: dict[str, Any]) -> dict[str, Any]:
+    """Return a call with its function as an object of its own."""
     nested = call.get("function")
     function = (
         nested
         if isinstance(nested, dict)
         else {key: call.get(key) for key in ("name", "arguments")}
     )
-    id_ = call.get("id")
-    short = _short(id_, length) if isinstance(id_, str) and id_ else str(index).rjust(length, "0")
-    return {"id": short, "type": "function", "function": function}
+    return {"id": call.get("id"), "type": "function", "function": function}
 
 
-def _short(id_: str, length: int) -> str:
-    if len(id_) == length and id_.isascii() and id_.isalnum():
+def _nine(id_: str) -> str:
+    if len(id_) == ID_LENGTH and id_.isascii() and id_.isalnum():
         return id_
-    return hashlib.blake2b(id_.encode("utf-8", "surrogatepass")).hexdigest()[:length]
+    digest = hashlib.blake2b(id_.encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()[:ID_LENGTH]
 
 
-def _teach(turns: list[Message], tools: Sequence[Tool]) -> None:
-    """Describe the tools in the system message, and show a call before the first turn."""
+def _in_order(messages: Sequence[Message]) -> list[Message]:
+    """Return messages with results in the order of their calls: most templates write no ids."""
+    turns: list[Message] = []
+    places: dict[object, int] = {}
+    start = 0  # of the results in a row
+    for message in messages:
+        if message.role != "tool":
+            start = len(turns) + 1
+            places = {
+                call["id"]: place
+                for place, call in enumerate(message.tool_calls or ())
+                if call.get("id")
+            }
+        turns.append(message)
+        if message.role == "tool" and all(each.tool_call_id in places for each in turns[start:]):
+            turns[start:] = sorted(turns[start:], key=lambda each: places[each.tool_call_id])
+    return turns
+
+
+def _one_by_one(messages: Sequence[Message]) -> list[Message]:
+    """Return messages with one call in each, its result behind it: a turn has no more there."""
+    turns: list[Message] = []
+    waiting: list[Message] = []  # turns of further calls, each for the result of the one before
+    for message in messages:
+        if waiting and message.role != "tool":
+            turns += waiting
+            waiting = []
+        calls = message.tool_calls or []
+        others = calls[1:]
+        turns.append(msgspec.structs.replace(message, tool_calls=calls[:1]) if others else message)
+        if message.role == "tool" and waiting:
+            turns.append(waiting.pop(0))
+        elif others:
+            waiting = [
+                msgspec.structs.replace(message, content=None, tool_calls=[call]) for call in others
+            ]
+    return turns + waiting
+
+
+def _taught(teaching: str, tools: Sequence[Tool]) -> str:
     lines = [json.dumps(tool.described(), ensure_ascii=False) for tool in tools]
-    teaching = TEACHING.format(tools="\n".join(lines))
+    return teaching.format(tools="\n".join(lines))
+
+
+def _teach(turns: list[Message], teaching: str) -> None:
+    """Describe the tools in the system message."""
     if turns and turns[0].role == "system":
         before = content_text(turns[0])
         turns[0] = msgspec.structs.replace(turns[0], content=f"{before}\n\n{teaching}".strip())
     else:
         turns.insert(0, Message("system", teaching))
-    turns[1:1] = EXAMPLE
 
 
 def _plain_turns(messages: Sequence[Message]) -> list[Message]:

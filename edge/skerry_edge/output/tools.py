@@ -1,31 +1,14 @@
-"""Tools that a request offers, and the grammar that makes the model call them as they are declared.
-
-Each family of models has its own way to write a call. In `hermes`, which we also teach to models
-that were trained for none,
-
-    <tool_call>
-    {"name": "add", "arguments": {"a": 2, "b": 3}}
-    </tool_call>
-
-is one call; Llama 3 writes `{"name": "add", "parameters": {…}}` and nothing else; Mistral writes
-`[TOOL_CALLS][{"name": "add", "arguments": {…}}, …]`, where the mark is a control token.
-"""
+"""Tools that a request offers, in any dialect's form, and how they may be called."""
 
 from __future__ import annotations
 
-import json
-import re
-import secrets
-import string
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
 from skerry.errors import InvalidInput
 from skerry_edge.output.one_of import Schema
 from skerry_edge.output.schema import checked
 from skerry_edge.output.unenforced import Unenforced
-from skerry_regions.wire.call_mark import CallMarkSpec
 
 MAX_TOOLS: Final = 128
 MAX_NAME: Final = 128  # characters
@@ -34,99 +17,6 @@ ALLOWED: Final = "allowed_tools"  # a `tool_choice`
 JSON_STYLE: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 Choice = Literal["auto", "none", "required"]
-
-_ID_LETTERS: Final = string.ascii_letters + string.digits
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
-    """How a model writes calls."""
-
-    name: str
-    begin: str  # before each call; empty: a call can only be the whole output
-    end: str
-    arguments_key: str
-    is_templated: bool  # the chat template lays out tools, calls and results
-    is_list: bool = False  # calls stand in one JSON list
-    mark_id: int | None = None  # `begin` is this control token, not text
-    id_length: int | None = None  # calls' ids are so many letters and digits
-
-    def new_id(self) -> str:
-        """Return an id for a call."""
-        if self.id_length is None:
-            return f"call_{secrets.token_hex(12)}"
-        return "".join(secrets.choice(_ID_LETTERS) for _ in range(self.id_length))
-
-    def head(self, tool: str) -> str:
-        """Return what a call of `tool` starts with, up to its arguments."""
-        name, key = json.dumps(tool, ensure_ascii=False), self.arguments_key
-        return f'{{"name": {name}, "{key}": '
-
-    @property
-    def trigger(self) -> str:
-        """Return what a call begins with, in a text; empty where it begins the output."""
-        return self.begin.strip()
-
-    @property
-    def opening(self) -> str:
-        """Return the first word of the trigger, after which it may still be text."""
-        found = re.match(r"\W*[^\W_]+", self.trigger)
-        return "" if found is None else found[0]
-
-    @property
-    def mark(self) -> CallMarkSpec:
-        """Return what begins a call for an engine."""
-        if self.mark_id is not None:
-            return CallMarkSpec(token=self.mark_id)
-        if not self.trigger:
-            return CallMarkSpec(text="{", is_first=True)
-        return CallMarkSpec(text=self.opening, rest=self.trigger.removeprefix(self.opening))
-
-
-TAUGHT = Family(
-    name="taught",
-    begin="<tool_call>\n",
-    end="\n</tool_call>",
-    arguments_key="arguments",
-    is_templated=False,
-)
-HERMES = Family(
-    name="hermes",
-    begin="<tool_call>\n",
-    end="\n</tool_call>",
-    arguments_key="arguments",
-    is_templated=True,
-)
-LLAMA = Family(name="llama", begin="", end="", arguments_key="parameters", is_templated=True)
-MISTRAL = Family(
-    name="mistral",
-    begin="[TOOL_CALLS]",
-    end="",
-    arguments_key="arguments",
-    is_templated=True,
-    is_list=True,
-    id_length=9,  # its templates refuse others
-)
-
-
-def family_of(
-    chat_template: str | None, control_id: Callable[[str], int | None] = lambda _: None
-) -> Family:
-    """Return how the model behind a template was trained to call tools; `TAUGHT` when it was not.
-
-    `control_id` knows the model's control tokens.
-    """
-    source = chat_template or ""
-    if "tools" not in source:
-        return TAUGHT
-    if "<tool_call>" in source:
-        return HERMES
-    if '"parameters"' in source and "ipython" in source:
-        return LLAMA
-    if MISTRAL.begin in source and "[ARGS]" not in source:  # newer ones write calls another way
-        mark_id = control_id(MISTRAL.begin)
-        return TAUGHT if mark_id is None else replace(MISTRAL, mark_id=mark_id)
-    return TAUGHT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +28,7 @@ class Tool:
     declared: Any  # its parameters as the caller wrote them, for the prompt
     parameters: Schema  # as grammars take them
     is_strict: bool = False
+    path: str = ""  # of its parameters in the request
 
     def described(self) -> dict[str, Any]:
         """Describe it as templates and prompts show it."""
@@ -245,6 +136,7 @@ def _tool(given: dict[str, Any], path: str, unenforced: Unenforced | None) -> To
         declared=declared,
         parameters=parameters | {"type": "object"},
         is_strict=is_strict,
+        path=path,
     )
 
 

@@ -1,4 +1,4 @@
 """Between text and tokens: templates, tokenising, stops, transcripts.
 
-May import telemetry and the hall.
+May import telemetry, families and the hall.
 """

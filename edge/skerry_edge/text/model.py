@@ -20,6 +20,8 @@ from tokenizers import Tokenizer
 
 from skerry.errors import InvalidInput, PromptTooLong, TaskNotSupported
 from skerry.wire import Message
+from skerry_edge.families.family import History
+from skerry_edge.families.recognition import family_of
 from skerry_edge.text.control_tokens import MARK, Guard, dropping_marks
 from skerry_edge.text.detokenizer import Detokenizer, TokenBytes
 from skerry_edge.text.foreign_template import ForeignTemplate
@@ -32,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 LIKELY_CHARS = 4  # of a token; texts with more for each token of the context are looked at first
 PIECE_CHARS = 16 << 10  # that are tokenised at a time to see whether a text is too long
+ENDING_TOKENS = 24  # in which a prompt shows whether it begins a thought
 CUT_TOKENS = 64  # by which a piece may have more than its part of the whole, cut anywhere
 
 
@@ -81,6 +84,7 @@ class TextModel:
         self._tokens = TokenBytes(self._tokenizer, files.token_form)
         self._strip_space = files.strips_space
         self.chat_template = files.chat_template  # Jinja source
+        self.family = family_of(files.chat_template, self.control_id)
         self._template: ChatTemplate | ForeignTemplate | None = None
         if files.chat_template is not None:
             ids = {"bos": files.bos_id, "eos": files.eos_id, "pad": files.pad_id}
@@ -96,7 +100,8 @@ class TextModel:
             else:
                 self._template = ChatTemplate(source, tokens=tokens, now=now, clock=clock)
             where = ", rendered in a child" if is_foreign else ""
-            logger.info("%s: chat template %s%s", self.id, self.template_digest, where)
+            family = f"family {self.family.name}"
+            logger.info("%s: chat template %s, %s%s", self.id, self.template_digest, family, where)
 
     def close(self) -> None:
         """End what a foreign template runs in. Blocks; nothing is laid out afterwards."""
@@ -124,7 +129,8 @@ class TextModel:
                 param="messages",
             )
         try:
-            turns = [self._guard.mark_all(_turn(message)) for message in messages]
+            history = "field" if self.family.reasoning is None else self.family.reasoning.history
+            turns = [self._guard.mark_all(_turn(message, history)) for message in messages]
             marked_tools = self._guard.mark_all(list(tools)) if tools else None
             text = self._template.render(
                 turns, tools=marked_tools, add_generation_prompt=add_generation_prompt
@@ -203,6 +209,12 @@ class TextModel:
         """Return the bytes one token stands for; control tokens as they are written."""
         return self._tokens.of(token_id)
 
+    def ending(self, ids: Sequence[int]) -> str:
+        """Return how a prompt ends, with the family's control tokens as their characters."""
+        marks, last = self.family.marks, ids[-ENDING_TOKENS:]
+        pieces = (marks[id_].encode() if id_ in marks else self._tokens.of(id_) for id_ in last)
+        return b"".join(pieces).decode("utf-8", "replace")
+
     def detokenizer(self) -> Detokenizer:
         """Return a detokenizer for one stream of output."""
         return Detokenizer(self._tokens, strip_space=self._strip_space)
@@ -220,9 +232,9 @@ def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
     return ids
 
 
-def _turn(message: Message | Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message as templates expect it: content is one string, absent fields are absent, and
-    the arguments of tool calls are objects."""
+def _turn(message: Message | Mapping[str, Any], history: History = "field") -> dict[str, Any]:
+    """Return a message as templates expect it: content is one string, absent fields are absent,
+    the arguments of tool calls are objects, and what was thought is where `history` says."""
     fields = msgspec.to_builtins(message)
     turn = {key: value for key, value in fields.items() if value is not None}
     content = turn.get("content", "")
@@ -231,6 +243,12 @@ def _turn(message: Message | Mapping[str, Any]) -> dict[str, Any]:
     turn["content"] = content
     if calls := turn.get("tool_calls"):
         turn["tool_calls"] = [_tool_call(call) for call in calls]
+    if history != "field" and (thought := turn.pop("reasoning_content", None)):
+        if history == "thinking":
+            turn["thinking"] = thought
+        else:
+            said = [{"type": "text", "text": content}] if content else []
+            turn["content"] = [{"type": "thinking", "thinking": thought}, *said]
     return turn
 
 

@@ -8,13 +8,16 @@ was sent and nothing behind it.
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from skerry import wire
 from skerry_edge.text.stops import StopMatcher
 from skerry_regions.wire.protocol import TokenLogprob
+
+_NONCHARACTERS = re.compile("[\ufdd0-\ufdef]")
 
 
 class IncrementalDecoder(Protocol):
@@ -44,8 +47,10 @@ class Transcript:
         stop_token_ids: frozenset[int] = frozenset(),
         stops: Sequence[str] = (),
         tells_stop_token: bool = False,
+        marks: Mapping[int, str] | None = None,
     ) -> None:
-        """`tells_stop_token`: its logprobs are returned, though it has no text."""
+        """`tells_stop_token`: its logprobs are returned, though it has no text. `marks` are control
+        tokens that stand in the text, each as a noncharacter, which then is nothing else there."""
         self.num_tokens = 0
         self.stopped = False
         self.offsets: list[int] = []
@@ -53,6 +58,7 @@ class Transcript:
         self._detokenizer = vocabulary.detokenizer()
         self._stop_token_ids = stop_token_ids
         self._tells_stop_token = tells_stop_token
+        self._marks = marks or {}
         self._matcher = StopMatcher(stops) if stops else None
         self._seen = 0  # characters that came out of the detokenizer
         self._sent = 0  # characters let go
@@ -71,7 +77,7 @@ class Transcript:
         """Add a step's tokens; return the text and the entries that may now be sent."""
         if self._matcher is None and logprobs is None:
             self.num_tokens += len(ids)
-            return self._detokenizer.push(self._visible(ids)), []
+            return self._decoded(self._visible(ids)), []
         text = ""
         for i, token_id in enumerate(ids):
             if self.stopped:
@@ -82,7 +88,7 @@ class Transcript:
                 entry = token_logprob(self._vocabulary, token_id, logprobs[i])
                 self._held.append((self._seen, entry))
             if is_text:
-                text += self._let_go(self._detokenizer.push((token_id,)))
+                text += self._let_go(self._decoded((token_id,)))
         return text, self._entries_before(self._sent)
 
     def finish(self) -> tuple[str, list[wire.TokenLogprob]]:
@@ -94,6 +100,17 @@ class Transcript:
         if self._matcher is not None and not self.stopped:
             text += self._matcher.flush()
         return text, self._entries_before(None if not self.stopped else self._sent)
+
+    def _decoded(self, ids: Sequence[int]) -> str:
+        if not self._marks:
+            return self._detokenizer.push(ids)
+        text = ""
+        for token_id in ids:
+            if (mark := self._marks.get(token_id)) is not None:
+                text += self._detokenizer.flush() + mark
+            else:
+                text += _NONCHARACTERS.sub("\ufffd", self._detokenizer.push((token_id,)))
+        return text
 
     def _visible(self, ids: Sequence[int]) -> Sequence[int]:
         """Return the ids without the stop token, which ends the answer and is not part of its

@@ -7,7 +7,6 @@ markup and `length`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,8 +16,8 @@ from tests.edge.engine_edge import EngineEdge, engine_edge
 from tests.edge.tool_dialects import DIALECTS, Said, ask_with_tool
 
 from skerry_core.grammar.lowering import lower
+from skerry_edge.families.table import LLAMA, MISTRAL_LIST, TAUGHT
 from skerry_edge.output.plan import OutputAsked, plan_fields
-from skerry_edge.output.tools import LLAMA, MISTRAL, TAUGHT
 from skerry_regions.models.model_files import ModelFiles
 
 pytestmark = pytest.mark.model
@@ -100,7 +99,7 @@ def test_a_call_after_a_call(edge: EngineEdge) -> None:
         assert said.reason == ("calls" if limit == 80 else "length")
 
 
-FAMILIES = {"taught": TAUGHT, "llama": LLAMA, "mistral": replace(MISTRAL, mark_id=MARK_ID)}
+FAMILIES = {"taught": TAUGHT, "llama": LLAMA, "mistral": MISTRAL_LIST.bound(lambda token: MARK_ID)}
 ARGUMENTS = '{"a": 1, "b": 2}'
 CALLS = {
     "taught": f'<tool_call>\n{{"name": "add", "arguments": {ARGUMENTS}}}\n</tool_call>',

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -22,10 +21,13 @@ from skerry.errors import InvalidInput, PromptTooLong
 from skerry.wire import Message
 from skerry.wire.openai import ChatCompletionRequest
 from skerry_core.grammar.matcher import GrammarError
+from skerry_edge.families.deltas import CallDelta, Calls, TextDelta
+from skerry_edge.families.family import Family, ReaderSpec
+from skerry_edge.families.reader import Reader
+from skerry_edge.families.recognition import family_of
+from skerry_edge.families.table import HERMES, LLAMA, MISTRAL_LIST, TAUGHT
 from skerry_edge.output.plan import OutputPlan, plan_fields
-from skerry_edge.output.tool_parser import Calls, ToolParser
 from skerry_edge.output.tool_prompts import EXAMPLE, with_tools
-from skerry_edge.output.tools import HERMES, LLAMA, MISTRAL, TAUGHT, Family, family_of
 from skerry_edge.text.prompts import chat_prompt
 
 WEATHER: Schema = {
@@ -52,9 +54,9 @@ class Template:
     def __init__(self, family: Family) -> None:
         self.chat_template = {
             "taught": None,
-            "hermes": "{% if tools %}<tool_call>{% endif %}",
+            "hermes": '{% if tools %}<tool_call>"arguments"{% endif %}',
             "llama": '{% if tools %}"parameters" ipython{% endif %}',
-            "mistral": "{% if tools %}[AVAILABLE_TOOLS]{% endif %}[TOOL_CALLS]",
+            "mistral-v7": "{% if tools %}[AVAILABLE_TOOLS]{% endif %}[TOOL_CALLS]",
         }[family.name]
 
     def control_id(self, text: str) -> int | None:
@@ -70,17 +72,24 @@ def plan(family: Family = TAUGHT, **fields: Any) -> OutputPlan:
 
 def parsed(family: Family, output: str, sizes: list[int] | None = None) -> tuple[str, Calls]:
     """Text and calls of an output that comes in pieces of these sizes."""
-    parser, calls, said = ToolParser(family), Calls(), ""
+    reader, calls, said = Reader(ReaderSpec(family=family, tools=SCHEMAS)), Calls(), ""
+    if family.token_ids:
+        output = output.replace("[TOOL_CALLS]", TOKEN)  # as a reader is given it
     rest, sizes = output, sizes or [len(output)]
+    deltas = []
     while rest:
         size = sizes.pop(0) if sizes else 1
         piece, rest = rest[:size], rest[size:]
-        words, deltas = parser.push(piece)
-        said += words
-        calls.add(deltas)
-    words, deltas = parser.finish()
-    calls.add(deltas)
-    return said + words, calls
+        deltas += reader.push(piece)
+    for delta in [*deltas, *reader.finish()]:
+        match delta:
+            case TextDelta(text):
+                said += text
+            case CallDelta():
+                calls.add([delta])
+            case _:
+                raise AssertionError(delta)
+    return said, calls
 
 
 def accepts(plan: OutputPlan, output: str) -> bool:
@@ -100,7 +109,8 @@ def token_ids(output: str) -> list[int]:
 
 
 def call(name: str, arguments: object, family: Family = TAUGHT) -> str:
-    return f"{family.begin}{family.head(name)}{json.dumps(arguments)}}}{family.end}"
+    style = family.calls
+    return f"{style.begin}{style.head(name)}{json.dumps(arguments)}}}{style.end}"
 
 
 def listed(*calls: tuple[str, object]) -> str:
@@ -112,7 +122,8 @@ def listed(*calls: tuple[str, object]) -> str:
     return f"[TOOL_CALLS][{', '.join(each)}]"
 
 
-MARKED = replace(MISTRAL, mark_id=MARK)
+MARKED = MISTRAL_LIST.bound(lambda token: MARK)
+TOKEN = MARKED.calls.begin
 PARIS = {"city": "Paris", "unit": "c"}
 
 # --- forms ---------------------------------------------------------------------------------------
@@ -355,11 +366,11 @@ def test_a_format_says_itself_whether_it_must_be_held(edge: Deployment) -> None:
 
 def test_families_are_known_by_their_templates() -> None:
     for family in (TAUGHT, HERMES, LLAMA):
-        assert family_of(Template(family).chat_template) is family
-    mistral = Template(MISTRAL)
-    assert family_of(mistral.chat_template, mistral.control_id) == MARKED
-    assert family_of(mistral.chat_template) is TAUGHT  # the vocabulary has no such token
-    assert family_of("{{ tools }} [TOOL_CALLS]name[ARGS]", mistral.control_id) is TAUGHT
+        assert family_of(Template(family).chat_template).name == family.name
+    mistral = Template(MISTRAL_LIST)
+    assert family_of(mistral.chat_template, mistral.control_id).calls == MARKED.calls
+    unmarked = family_of(mistral.chat_template)
+    assert unmarked.name == TAUGHT.name  # the vocabulary has no such token
 
 
 # --- what the grammar holds ----------------------------------------------------------------------
@@ -404,7 +415,7 @@ def test_auto_is_text_or_calls_that_are_right(family: Family) -> None:
 
 def test_none_is_text_without_calls() -> None:
     none = plan(tools=NESTED, tool_choice="none")
-    assert none.parsed is None
+    assert none.called is None
     assert accepts(none, "Use <tool> and <tool_call.")
     assert not accepts(none, call("add", {"a": 1}))
 
@@ -441,32 +452,32 @@ def test_whatever_is_generated_is_read_back_as_valid_calls(seed: int, family: Fa
 
 def test_mistral_calls_stand_in_a_list() -> None:
     one, both = listed(("weather", PARIS)), listed(("weather", PARIS), ("add", {"a": 1}))
-    required = plan(MISTRAL, tools=NESTED, tool_choice="required")
-    assert required.family == MARKED
+    required = plan(MISTRAL_LIST, tools=NESTED, tool_choice="required")
+    assert required.family.calls == MARKED.calls
     for right in (one, both, one.replace("S][", "S] [")):
         assert accepts(required, right)
     for wrong in ("", "Hello.", one[:-1], "Hm. " + one, listed(("sub", {})), one + one):
         assert not accepts(required, wrong)
-    auto = plan(MISTRAL, tools=NESTED)
+    auto = plan(MISTRAL_LIST, tools=NESTED)
     for right in ("", "Hello [b].", one, "Let me look.\n" + both):
         assert accepts(auto, right)
     assert not accepts(auto, listed(("sub", {})))
     assert not accepts(auto, one + " Done.")
-    single = plan(MISTRAL, tools=NESTED, tool_choice="required", parallel_tool_calls=False)
+    single = plan(MISTRAL_LIST, tools=NESTED, tool_choice="required", parallel_tool_calls=False)
     assert accepts(single, one)
     assert not accepts(single, both)
-    none = plan(MISTRAL, tools=NESTED, tool_choice="none")
+    none = plan(MISTRAL_LIST, tools=NESTED, tool_choice="none")
     assert accepts(none, "Hello.")
     assert not accepts(none, one)
 
 
-def test_text_cannot_spell_mistrals_mark() -> None:
-    auto = plan(MISTRAL, tools=NESTED)
+def test_a_spelled_mark_is_text_where_it_is_a_control_token() -> None:
+    auto = plan(MISTRAL_LIST, tools=NESTED)
     assert auto.grammar is not None
-    matcher = compiled("ebnf", auto.grammar.source).matcher(b"[TOOL_CALLS")
-    matcher.fill()
-    assert matcher.mask is not None
-    assert not matcher.mask[ord("]") >> 5] >> (ord("]") & 31) & 1
+    matcher = compiled("ebnf", auto.grammar.source).matcher(b"[TOOL_CALLS] of the text")
+    assert matcher.is_accepting
+    reader = Reader(ReaderSpec(family=MARKED, tools=SCHEMAS))
+    assert reader.push("[TOOL_CALLS][") == [TextDelta("[TOOL_CALLS][")]
 
 
 # --- what is read --------------------------------------------------------------------------------
@@ -483,10 +494,10 @@ OUTPUTS: list[tuple[Family, str, str, list[tuple[str, object]]]] = [
     (HERMES, call('quo"te', {"é": "ü"}), "", [('quo"te', {"é": "ü"})]),
     (LLAMA, '{"name": "add", "parameters": {"a": 1}}', "", [("add", {"a": 1})]),
     (MARKED, listed(("add", {"a": 1})), "", [("add", {"a": 1})]),
-    (MARKED, "Let me.\n" + listed(("a", {"b": "}]"}), ("c", {}), ("d", {})), "Let me.\n",
+    (MARKED, "Let me.\n" + listed(("a", {"b": "}]"}), ("c", {}), ("d", {})), "Let me.",
      [("a", {"b": "}]"}), ("c", {}), ("d", {})]),
     (MARKED, listed(("a", {})).replace("][", "] ["), "", [("a", {})]),
-    (MARKED, "Half a [TOOL_", "Half a ", []),
+    (MARKED, "Half a [TOOL_", "Half a [TOOL_", []),
     (LLAMA, 'No: {"name": "add", "parameters": {"a": 1}}',
      'No: {"name": "add", "parameters": {"a": 1}}', []),
 ]  # fmt: skip
@@ -513,11 +524,14 @@ def test_a_call_that_is_cut_leaks_no_markup(end: int) -> None:
 
 
 def test_arguments_are_told_as_they_come() -> None:
-    parser = ToolParser(TAUGHT)
-    deltas = [delta for letter in call("add", {"a": 1}) for delta in parser.push(letter)[1]]
-    assert (deltas[0].name, deltas[0].arguments) == ("add", "")
-    assert [delta.arguments for delta in deltas[1:]] == list('{"a": 1}')
-    assert all(delta.id is None for delta in deltas[1:])
+    reader = Reader(ReaderSpec(family=TAUGHT, tools=SCHEMAS))
+    deltas = [delta for letter in call("add", {"a": 1}) for delta in reader.push(letter)]
+    assert all(isinstance(delta, CallDelta) for delta in deltas)
+    begun, *parts, end = [delta for delta in deltas if isinstance(delta, CallDelta)]
+    assert (begun.name, begun.arguments, begun.ends) == ("add", "", False)
+    assert [delta.arguments for delta in parts] == list('{"a": 1}')
+    assert all(delta.id is None and not delta.ends for delta in parts)
+    assert (end.arguments, end.ends) == ("", True)
 
 
 # --- conversations -------------------------------------------------------------------------------
@@ -562,7 +576,8 @@ def test_a_model_is_taught_in_its_system_message() -> None:
 
 
 def test_a_model_with_a_template_of_its_own_gets_all_as_it_is() -> None:
-    turns, tools = with_tools(HERMES, HISTORY, plan(HERMES, tools=FLAT).box)
+    whole = plan(HERMES, tools=FLAT)
+    turns, tools = with_tools(whole.family, HISTORY, whole.box)
     assert turns == HISTORY
     assert tools is not None
     assert [tool["function"]["name"] for tool in tools] == ["weather", "add"]
@@ -574,7 +589,8 @@ def test_tools_that_may_not_be_called_are_not_shown() -> None:
 
 
 def test_mistral_gets_ids_that_its_template_takes() -> None:
-    turns, tools = with_tools(MARKED, HISTORY, plan(MISTRAL, tools=NESTED).box)
+    whole = plan(MISTRAL_LIST, tools=NESTED)
+    turns, tools = with_tools(whole.family, HISTORY, whole.box)
     assert tools is not None
     calls = turns[1].tool_calls
     assert calls is not None
@@ -617,7 +633,7 @@ def test_chat_completions(edge: Deployment) -> None:
     edge.region.script = lambda submit: answer(BOTH)
     choice = edge.chat(tools=NESTED).json()["choices"][0]
     assert choice["finish_reason"] == "tool_calls"
-    assert choice["message"]["content"] == "Let me see.\n"
+    assert choice["message"]["content"] == "Let me see."
     functions = [each["function"] for each in choice["message"]["tool_calls"]]
     assert functions == [
         {"name": "weather", "arguments": json.dumps(PARIS)},
@@ -634,7 +650,7 @@ def test_chat_completions_streamed(edge: Deployment) -> None:
     assert "tool_call>" not in body
     assert chunks[-1]["finish_reason"] == "tool_calls"
     said = "".join(each["delta"].get("content", "") for each in chunks)
-    assert said == "Let me see.\n"
+    assert said == "Let me see."
     deltas = [delta for each in chunks for delta in each["delta"].get("tool_calls", [])]
     starts = [delta for delta in deltas if "id" in delta]
     assert [(delta["index"], delta["function"]["name"]) for delta in starts] == [
@@ -668,7 +684,7 @@ def test_functions_are_answered_in_the_form_of_their_time(edge: Deployment) -> N
 def test_native(edge: Deployment) -> None:
     edge.region.script = lambda submit: answer(BOTH)
     result = edge.run(prompt="hi", tools=FLAT).json()["result"]
-    assert result["response"] == "Let me see.\n"
+    assert result["response"] == "Let me see."
     assert result["tool_calls"] == [
         {"name": "weather", "arguments": PARIS},
         {"name": "add", "arguments": {"a": 1}},
@@ -680,7 +696,7 @@ def test_native_streamed(edge: Deployment) -> None:
     body = edge.run(prompt="hi", tools=FLAT, stream=True).text
     chunks = [each for each in events(body) if each != "[DONE]"]
     assert "tool_call>" not in body
-    assert "".join(each["response"] for each in chunks) == "Let me see.\n"
+    assert "".join(each["response"] for each in chunks) == "Let me see."
     calls = [made for each in chunks for made in each.get("tool_calls", [])]
     assert calls == [
         {"name": "weather", "arguments": PARIS},

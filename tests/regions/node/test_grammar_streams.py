@@ -26,9 +26,10 @@ from tests.regions.toy_nodes import (
 )
 
 from skerry.errors import InvalidInput, Unavailable
+from skerry_edge.families.table import TAUGHT
 from skerry_edge.output.plan import OutputAsked
 from skerry_edge.output.tool_grammars import tool_grammar
-from skerry_edge.output.tools import TAUGHT, toolbox
+from skerry_edge.output.tools import toolbox
 from skerry_regions.node.grammar.grammars import Grammars
 from skerry_regions.node.grammar.trial import GrammarVocabulary
 from skerry_regions.region.local import LocalRegion

@@ -43,13 +43,13 @@ from skerry_edge.api.handler import attended, begin, caller_of, event_stream, wi
 from skerry_edge.api.openai.chat_job import chat_job
 from skerry_edge.api.upstream_fields import MESSAGES
 from skerry_edge.envelopes import JSONBytes, anthropic_error, encode
+from skerry_edge.families.deltas import PartialCall
 from skerry_edge.gate.caller import Caller
 from skerry_edge.gate.job import Job
 from skerry_edge.gate.residency import bound_by_geo
 from skerry_edge.generation.edge import Edge
 from skerry_edge.generation.generation import Choices, Piece
 from skerry_edge.generation.output_items import Change, OutputItems, TextItem
-from skerry_edge.output.tool_parser import PartialCall
 from skerry_edge.text.prompts import output_limit, tokenised
 from skerry_regions.zones import GLOBAL
 
@@ -154,7 +154,7 @@ def _opening(message: InputMessage) -> str:
 
 async def _collect(choices: Choices, head: MessagesAnswer) -> MessagesAnswer:
     items = OutputItems()
-    last = Piece("", [])
+    last = Piece([])
     try:
         async for _, piece in choices.pieces():
             items.add(piece)

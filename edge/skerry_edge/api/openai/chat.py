@@ -33,10 +33,10 @@ from skerry_edge.api.openai.chat_job import chat_job
 from skerry_edge.api.openai.prompt_cache import SIGN, breakpoints_of
 from skerry_edge.api.upstream_fields import CHAT
 from skerry_edge.envelopes import OPENAI, Dialect, JSONBytes, encode
+from skerry_edge.families.deltas import CallDelta, Calls
 from skerry_edge.generation.edge import Edge
 from skerry_edge.generation.generation import Choices, Piece
 from skerry_edge.generation.sse import DONE
-from skerry_edge.output.tool_parser import CallDelta, Calls
 from skerry_edge.text.breakpoints import Breakpoints
 from skerry_regions.models.catalog import ModelSpec
 

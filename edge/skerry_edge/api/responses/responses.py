@@ -188,7 +188,7 @@ def _warming(job: Job) -> Job:
     """Return a job of the same prompt, whose output is the least that there is."""
     least = msgspec.structs.replace(job.submit.sampling, max_tokens=1, min_tokens=0)
     submit = msgspec.structs.replace(job.submit, sampling=least, grammar=None)
-    return replace(job, submit=submit, tools=None)
+    return replace(job, submit=submit, reader=None)
 
 
 async def _asked_for(request: Request) -> StoredResponse:

@@ -27,11 +27,11 @@ from skerry_edge.api.responses.responses_wire import (
     TextOptions,
 )
 from skerry_edge.envelopes import encode
+from skerry_edge.families.deltas import PartialCall
 from skerry_edge.generation.edge import Edge
 from skerry_edge.generation.generation import Choices, Piece
 from skerry_edge.generation.output_items import Change, OutputItems, TextItem
 from skerry_edge.ledger.responses_store import StoredResponse
-from skerry_edge.output.tool_parser import PartialCall
 from skerry_regions.wire.protocol import Sampling
 
 
@@ -137,7 +137,7 @@ def begun(asked: ResponsesRequest, sampling: Sampling, id: str, created_at: int)
 
 
 async def collect(choices: Choices, draft: Draft) -> bytes:
-    last = Piece("", [])
+    last = Piece([])
     try:
         async for _, piece in choices.pieces():
             draft.items.add(piece)
@@ -170,7 +170,7 @@ async def events_of(choices: Choices, draft: Draft, events: Events) -> AsyncGene
     says so: OpenAI's own clients take no other event for the end of an answer.
     """
     yield _begun(draft, events)
-    last = Piece("", [])
+    last = Piece([])
     async for _, piece in choices.pieces():
         last = piece
         if told := _told(draft, events, draft.items.add(piece)):

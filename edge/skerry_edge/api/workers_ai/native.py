@@ -36,13 +36,13 @@ from skerry_edge.api.openai import embeddings
 from skerry_edge.api.upstream_fields import NATIVE_TEXT
 from skerry_edge.api.workers_ai import classification
 from skerry_edge.envelopes import REST, Dialect, JSONBytes, encode, envelope
+from skerry_edge.families.deltas import Calls
 from skerry_edge.gate.caller import Caller
 from skerry_edge.gate.job import Job
 from skerry_edge.generation.edge import Edge
 from skerry_edge.generation.generation import Choices
 from skerry_edge.generation.sse import DONE
 from skerry_edge.output.plan import OutputPlan
-from skerry_edge.output.tool_parser import Calls
 from skerry_edge.output.tool_prompts import with_tools
 from skerry_edge.text.model import TextModel
 from skerry_edge.text.prompts import (
@@ -177,7 +177,7 @@ async def _prompt_ids(
             f"Bad input: exactly one of 'prompt' and 'messages' is required, got {got}"
         )
     turns = asked.messages
-    if turns is None and plan is not None and plan.parsed is not None and not asked.raw:
+    if turns is None and plan is not None and plan.has_calls and not asked.raw:
         turns = [Message("user", asked.prompt)]
     if turns is not None and not asked.raw:
         if plan is None:
