@@ -32,9 +32,11 @@ def _bpe(path: Path, pre: str, fields: dict[str, Any], architecture: str = "llam
     return writer
 
 
-def write_openable(path: Path, architecture: str = "llama", format_: str = "F32") -> Path:
+def write_openable(
+    path: Path, architecture: str = "llama", format_: str = "F32", **stated: int
+) -> Path:
     """The model of `write_bpe` with the tensors of one small Llama layer, so that an engine opens
-    it; in formats that gguf-py cannot write zeros."""
+    it; in formats that gguf-py cannot write zeros. `stated` is what its header has beside that."""
     kind = GGMLQuantizationType[format_]
     hidden = 256 if format_.endswith("_K") else 32
     fields = {
@@ -44,6 +46,7 @@ def write_openable(path: Path, architecture: str = "llama", format_: str = "F32"
             "embedding_length": hidden,
             "feed_forward_length": 2 * hidden,
             "attention__head_count": 2,
+            **stated,
         }.items()
     }
     writer = _bpe(path, "smollm", fields, architecture)

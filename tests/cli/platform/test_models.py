@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import gguf as gguf_py
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
@@ -93,8 +94,6 @@ def test_a_file_of_ones_own_is_added_shown_and_checked(
 @pytest.mark.parametrize(
     ("architecture", "format_", "message"),
     [
-        ("gemma4", "F32", "general.architecture 'gemma4' is not supported, only ('llama'"),
-        ("gpt2", "F32", "general.architecture 'gpt2' is not supported"),
         ("llama", "Q2_K", "has format Q2_K, which is not supported, only F32"),
         ("llama", "Q3_K", "has format Q3_K, which is not supported, only F32"),
     ],
@@ -111,6 +110,32 @@ def test_what_the_engine_cannot_open_is_not_added(
     assert main(["models", "add", str(path), "--as", "@cf/me/other"]) == 1
     assert message in capsys.readouterr().err
     assert "@cf/me/other" not in [spec.id for spec in Catalog.load(home)]
+
+
+def test_every_other_architecture_of_llama_cpp_is_refused_by_its_name(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, home: Path
+) -> None:
+    """And those of ours that are others in GGUF files: Mistral and Mixtral are Llamas there."""
+    supported = [name for name in FAMILIES.values() if name is not None]
+    others = {*gguf_py.MODEL_ARCH_NAMES.values(), "mistral", "mixtral"} - set(supported)
+    assert {"bert", "deepseek2", "gemma4", "gpt2", "llama4", "mamba2", "qwen3next", "t5"} <= others
+    for name in sorted(others):
+        path = write_openable(tmp_path / "other.gguf", name)
+        assert main(["models", "add", str(path), "--as", "@cf/me/other"]) == 1
+        message = f"general.architecture {name!r} is not supported, only {tuple(supported)}"
+        assert message in capsys.readouterr().err
+    assert "@cf/me/other" not in [spec.id for spec in Catalog.load(home)]
+
+
+def test_a_gguf_file_that_embeds_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = write_openable(tmp_path / "embeds.gguf", pooling_type=3)
+    assert main(["models", "add", str(path), "--as", "@cf/me/other"]) == 1
+    assert (
+        "embeds.gguf embeds (pooling_type 3): models that embed are read from safetensors"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(

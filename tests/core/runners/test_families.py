@@ -1,7 +1,7 @@
 """Every family of decoders as transformers saves it, on every back end: the same logits.
 
-All parameters are random, norms and biases too. What a back end lacks it refuses by name, and what
-a model has beyond a plain Llama matters: without it the logits are others.
+All parameters are random, norms and biases too. What a back end lacks it refuses by name; that
+what a model has beyond a plain Llama matters is shown in `test_features_matter`.
 
 `python -m tests.core.runners.test_families` prints the table of families, runners and formats.
 """
@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,51 +21,28 @@ import torch
 from safetensors.numpy import load_file
 from tests.core.random_models import (
     Weights,
-    alike,
     quantize_matrices,
     random_weights,
     write_gguf,
 )
 from tests.core.reference_model import kl_divergence
-from tests.core.runners.family_table import FAMILIES, Family
-from tests.core.runners.runner_suite import (
-    CACHE,
-    KINDS,
-    VOCAB,
-    check_same_bits_in_any_batch,
-    random_tokens,
-    teacher_forced,
-)
-from transformers import AutoConfig, AutoModelForCausalLM
+from tests.core.runners.family_table import FAMILIES
+from tests.core.runners.runner_suite import KINDS, teacher_forced
+from tests.core.runners.saved_family import TOKENS, Saved, save
+from transformers import AutoModelForCausalLM
 
 from skerry_core.batch import Float32
-from skerry_core.config import FEATURES, BackEnd, ConfigError, Feature, ModelConfig
-from skerry_core.kernels.torch.decoder import assemble
-from skerry_core.models.loading import read_decoder
+from skerry_core.config import FEATURES, BackEnd, ConfigError
 from skerry_core.models.registry import UnknownFamily, family_of
 from skerry_core.models.weight_file import WeightFile
-from skerry_core.runners.numba_cpu import NumbaRunner
-from skerry_core.runners.torch_gpu import TorchRunner
 from skerry_core.weights.gguf import GGUF_FORMATS
 
-TOKENS = random_tokens(150)
 BACK_ENDS: dict[str, BackEnd] = {
     "numba": "numba", "torch": "torch", "torch deterministic": "torch", "jax": "jax",
 }  # fmt: skip
 MOST_KL = {"numba": 1e-5}  # nats, of each token: weights are not quantised, KV is in float16
 LESS_KL = 1e-8  # where everything is in float32
 SIZES = {"num_blocks": 6, "max_step_tokens": 128, "max_samples": 128}
-
-
-@dataclass
-class Saved:
-    """A model of transformers, the folder that it was saved to, and its logits of TOKENS."""
-
-    family: Family
-    folder: Path
-    logits: Float32
-    config: ModelConfig
-
 
 # XLA compiles programs for each model: these have every feature that JAX has, and refuse one.
 IN_JAX = (
@@ -84,44 +59,6 @@ IN_JAX = (
 @pytest.fixture(scope="module", params=FAMILIES)
 def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Saved:
     return save(FAMILIES[request.param], tmp_path_factory.mktemp("family"))
-
-
-def save(family: Family, folder: Path) -> Saved:
-    """Make a small random model of a family with transformers, and save it."""
-    sizes = {
-        "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": VOCAB,
-        "max_position_embeddings": 512, "pad_token_id": 0,
-    }  # fmt: skip
-    config = AutoConfig.for_model(family.model_type, **{**sizes, **family.fields})
-    torch.manual_seed(family.seed)
-    model: Any = AutoModelForCausalLM.from_config(
-        config, dtype=torch.float32, attn_implementation="eager"
-    )
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            is_attention = "q_proj" in name or "k_proj" in name or "qkv_proj" in name
-            is_attention |= "sinks" in name or "gate.weight" in name or "router" in name
-            is_whole_norm = "norm" in name and not family.model_type.startswith("gemma")
-            parameter.normal_(1.0 if is_whole_norm else 0.0, 0.2 if is_attention else 0.1)
-    _leave_an_expert_out(model)
-    model.save_pretrained(folder)
-    with torch.inference_mode():
-        logits = model(torch.tensor([TOKENS])).logits[0].numpy()
-    with WeightFile.open(folder) as file:
-        return Saved(family, folder, logits, file.config)
-
-
-def _leave_an_expert_out(model: Any) -> None:
-    """Have the last expert of the first layer chosen by no token: by its bias, or because it
-    dislikes what all tokens have in common, their first dimension."""
-    for name, parameter in model.named_parameters():
-        if re.search(r"layers\.0\..*router\.bias$", name):
-            parameter.data[-1] = -100.0
-        elif re.search(r"layers\.0\.mlp\.gate\.weight$", name):
-            model.get_input_embeddings().weight.data[:, 0] = 1.0
-            parameter.data[:, 0] = parameter.data[-1] = 0.0
-            parameter.data[-1, 0] = -5.0
 
 
 def test_an_expert_is_used_by_no_token(saved: Saved) -> None:
@@ -167,25 +104,6 @@ def check_run(saved: Saved, kind: str) -> None:
 
 def check_close(saved: Saved, logits: Float32, kind: str) -> None:
     assert kl_divergence(saved.logits, logits).max() < MOST_KL.get(kind, LESS_KL)
-
-
-def test_bits_on_the_cpu(saved: Saved) -> None:
-    """The same alone, in any batch and chunks, on any threads, and over blocks handed over."""
-    options: dict[str, Any] = {
-        "num_blocks": 22, "max_step_tokens": 256, "max_samples": 256, "cache_dir": CACHE,
-    }  # fmt: skip
-    runner = NumbaRunner.open(saved.folder, threads=1, **options)
-    check_same_bits_in_any_batch(runner)
-    alone = teacher_forced(runner, TOKENS, (150,), table=[5, 0, 3])
-    other = NumbaRunner.open(saved.folder, threads=2, **options)
-    for here, there in ((5, 7), (0, 1)):
-        other.admit_block(there, runner.export_block(here))
-    rest = teacher_forced(other, TOKENS[128:], (21, 1), table=[7, 1, 2], start=128)
-    np.testing.assert_array_equal(rest, alone[128:])
-    chunked = teacher_forced(other, TOKENS, (77, 1, 72), table=[8, 9, 4])
-    np.testing.assert_array_equal(chunked, alone)
-    runner.close()
-    other.close()
 
 
 @pytest.mark.parametrize("kind", ["numba", "torch"])
@@ -259,73 +177,6 @@ def _numbers(tensors: Weights, layer: str) -> set[str]:
     pattern = rf"model\.layers\.{layer}\..*experts\.(\d+)\..*"
     found = (re.fullmatch(pattern, name) for name in tensors)
     return {match[1] for match in found if match}
-
-
-# --- every feature matters -----------------------------------------------------------------------
-
-WITHOUT: dict[Feature, Callable[[ModelConfig], ModelConfig]] = {
-    "biases of q, k and v": lambda c: replace(c, attention_bias=False),
-    "a bias of attention's output": lambda c: replace(c, output_bias=False),
-    "norms of the heads of q and k": lambda c: replace(c, qk_norm=None),
-    "norms across the heads of q and k": lambda c: replace(c, qk_norm=None),
-    "norms after each branch": lambda c: replace(c, norms_after=False),
-    "branches without a norm before them": lambda c: replace(c, norms_before=True),
-    "GELU": lambda c: replace(c, activation="silu"),
-    "a clamped activation": lambda c: replace(c, activation="silu"),
-    "scaled rotary embeddings": lambda c: replace(
-        c,
-        layers=tuple(
-            replace(each, rope=each.rope and replace(each.rope, multipliers=(), amplitude=1.0))
-            for each in c.layers
-        ),
-    ),
-    "rotary embeddings of a part of each head": lambda c: alike(
-        replace(c, rotary_dim=None, layers=alike(c, rope=None).layers), rope=type(c.ropes[0])()
-    ),
-    "layers without rotary embeddings": lambda c: alike(c, rope=c.ropes[0]),
-    "rotary embeddings that differ by layer": lambda c: alike(c, rope=c.ropes[0]),
-    "a sliding window": lambda c: alike(c, window=None),
-    "sliding windows that differ by layer": lambda c: alike(c, window=45),
-    "an attention scale of its own": lambda c: replace(c, attention_scale=None),
-    "capped scores": lambda c: replace(c, score_cap=None),
-    "capped logits": lambda c: replace(c, logit_cap=None),
-    "attention sinks": lambda c: replace(c, attention_sinks=False),
-    "scaled embeddings": lambda c: replace(c, embedding_scale=1.0),
-    "scaled branches": lambda c: replace(c, residual_scale=1.0),
-    "scaled logits": lambda c: replace(c, logit_scale=1.0),
-}
-
-
-def without_parts_of_experts(config: ModelConfig) -> dict[str, ModelConfig]:
-    """Configurations without something of how experts are chosen, weighted and computed."""
-    if (experts := config.experts) is None:
-        return {}
-    changed = {
-        "an expert of each token": replace(experts, used=experts.used - 1),
-        "over what scores are weighed": replace(experts, weighs_chosen=not experts.weighs_chosen),
-    }
-    if experts.has_biases:
-        changed["biases of experts"] = replace(experts, has_biases=False)
-    return {name: replace(config, experts=each) for name, each in changed.items()}
-
-
-def test_every_feature_matters(saved: Saved) -> None:
-    _, tensors, _ = read_decoder(saved.folder, torch.from_numpy, "torch")
-    changed: dict[str, ModelConfig] = {
-        feature: WITHOUT[feature](saved.config)
-        for feature in saved.config.features - {"experts"}  # no weights to do without
-    }
-    norms = {f"blk.{i}.{name}_norm.weight" for i in range(saved.config.num_layers)
-             for name in ("attn", "ffn")}  # fmt: skip
-    tensors = {name: torch.ones(saved.config.hidden_size) for name in norms} | tensors
-    for feature, config in (changed | without_parts_of_experts(saved.config)).items():
-        if config == saved.config:
-            continue  # as written for GGUF, where a scale is what it would be anyway
-        runner = TorchRunner(config, assemble(config, tensors), num_blocks=3, threads=1,
-                             max_samples=150)  # fmt: skip
-        logits = teacher_forced(runner, TOKENS, (150,), table=[0, 1, 2])
-        runner.close()
-        assert kl_divergence(saved.logits, logits).max() > 3 * MOST_KL["numba"], feature
 
 
 # --- the table -----------------------------------------------------------------------------------

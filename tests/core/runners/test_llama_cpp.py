@@ -22,7 +22,8 @@ from tests.core.random_models import quantize_matrices, random_weights, write_gg
 from tests.core.reference_model import kl_divergence
 from tests.core.runners.family_table import FAMILIES
 from tests.core.runners.runner_suite import KINDS, VOCAB, teacher_forced
-from tests.core.runners.test_families import SIZES, TOKENS, as_converted, save, say
+from tests.core.runners.saved_family import TOKENS, save
+from tests.core.runners.test_families import SIZES, as_converted, say
 
 from skerry_core.weights.gguf import GGUF_FORMATS
 

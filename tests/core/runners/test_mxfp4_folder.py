@@ -11,15 +11,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests.core.reference_model import kl_divergence
 from tests.core.runners.family_table import FAMILIES
-from tests.core.runners.runner_suite import KINDS, random_tokens, teacher_forced
-from tests.core.runners.test_families import save
+from tests.core.runners.runner_suite import KINDS, teacher_forced
+from tests.core.runners.saved_family import TOKENS, save
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from skerry_core.models.weight_file import WeightFile
-
-TOKENS = random_tokens(150)
 
 
 def with_packed_experts(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

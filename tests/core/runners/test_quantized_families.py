@@ -12,13 +12,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests.core.reference_model import kl_divergence
 from tests.core.runners.family_table import FAMILIES
-from tests.core.runners.runner_suite import KINDS, random_tokens, teacher_forced
-from tests.core.runners.test_families import save
+from tests.core.runners.runner_suite import KINDS, teacher_forced
+from tests.core.runners.saved_family import TOKENS, save
 from tests.core.weights.test_quantized_safetensors import KINDS_OF_FILES
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-TOKENS = random_tokens(150)
 _QUANTIZED = re.compile(r"proj\.weight|experts\.\d+\.w[123]\.weight")
 
 
@@ -53,7 +52,10 @@ def test_what_was_quantised_is_what_is_run(tmp_path: Path, family: str, kind: st
     )
     with torch.inference_mode():
         expected = model(torch.tensor([TOKENS])).logits[0].numpy()
-    for back_end, most in (("torch", 1e-8), ("numba", 0.02)):
+    bounds = {"torch": 1e-8, "numba": 0.02}
+    if family == "phi3":  # JAX has no experts
+        bounds["jax"] = 1e-8
+    for back_end, most in bounds.items():
         runner = KINDS[back_end].open(folder, num_blocks=3, max_step_tokens=150, max_samples=150)
         logits = teacher_forced(runner, TOKENS, (150,), table=[0, 1, 2])
         runner.close()

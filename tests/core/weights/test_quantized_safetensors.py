@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,11 @@ from tests.core.runners.runner_suite import KINDS, teacher_forced
 from torch import Tensor
 
 from skerry_core.config import LayerConfig, ModelConfig, RopeConfig
+from skerry_core.models.quantization import Quantization, join
 from skerry_core.models.weight_file import WeightFile
 from skerry_core.runners.packing.packed import packed_bytes
+from skerry_core.weights.files import map_file
+from skerry_core.weights.safetensors import read_safetensors
 from skerry_core.weights.tensors import FileTensor, WeightsError, dequantize
 
 CONFIG = ModelConfig(
@@ -191,6 +195,21 @@ def test_every_value_is_read_exactly(tmp_path: Path, kind: str) -> None:
             np.testing.assert_array_equal(dequantize(tensor), meaning.numpy(), err_msg=name)
 
 
+@pytest.mark.parametrize("method", ["awq", "gptq"])
+def test_what_the_libraries_themselves_have_packed_is_read_as_they_read_it(method: str) -> None:
+    """A matrix [64, 96] by AutoAWQ 0.2.5 (`WQLinear_GEMM.from_linear`) and by AutoGPTQ 0.7.1
+    (`QuantLinear.pack`), and in float16 what each library's own code unpacks of it: they need CUDA
+    or an old Torch, so their tensors are kept here."""
+    file = Path(__file__).parents[1] / "data" / "packed_elsewhere.safetensors"
+    nothing = re.compile(f"(?!{method}).*")
+    tensors = read_safetensors(map_file(file), str(file), ignored=nothing, takes_raw=True)
+    expected = dequantize(tensors.pop(f"{method}.weight"))
+    joined = join(tensors, Quantization(method), str(file))
+    assert list(joined) == [f"{method}.weight"]
+    values = dequantize(joined[f"{method}.weight"])
+    np.testing.assert_array_equal(values.astype(np.float16), expected)
+
+
 def test_sizes_are_learnt_without_reading_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,7 +226,7 @@ def test_they_run(tmp_path: Path, kind: str) -> None:
     tokens = np.random.default_rng(0).integers(0, CONFIG.vocab_size, 70).tolist()
     with WeightFile.open(tmp_path) as file:
         expected = ReferenceModel(file).logits(tokens)
-    for back_end, most in (("numba", 0.01), ("torch", 1e-5)):
+    for back_end, most in (("numba", 0.01), ("torch", 1e-5), ("jax", 1e-5)):
         runner = KINDS[back_end].open(tmp_path, num_blocks=3, max_step_tokens=70, max_samples=70)
         logits = teacher_forced(runner, tokens, (70,), table=[0, 1, 2])
         runner.close()
