@@ -38,7 +38,9 @@ def _int8_products(typing_context: Any, target: Any, data: Any, rounds: Any) -> 
         zeros = [e.constant(vector(I32, traits.rows), 0)] * _num_sums(traits)
 
         def one_round(index: Any, sums: list[Any]) -> list[Any]:
-            return traits.dot_block(e, weights, lambda _, j: values[j], sums, signed=False)
+            found: list[Any]
+            [found] = traits.dot_block(e, [weights], lambda _, j: values[j], [sums], signed=False)
+            return found
 
         for j, total in enumerate(e.repeat(rounds, zeros, one_round)):
             e.store(total, e.offset(data, j, quad))

@@ -41,8 +41,9 @@ MACHINES = {
 
 
 def products(target: str, triple: str, *, signed: bool) -> str:
-    """LLVM of a function that adds the products of one block: weights i8[8, rows, 4], activations
-    i8[tokens, 8, 4] and sums i32[tokens, rows] at the addresses that it takes."""
+    """LLVM of a function that adds the products of one block: weights i8[groups, 8, rows, 4],
+    activations i8[tokens, 8, 4] and sums i32[groups, tokens, rows] at the addresses that it
+    takes."""
     traits = traits_of(typeof(TARGETS[target]))
     rows = traits.rows
     module = ir.Module("products")
@@ -57,11 +58,18 @@ def products(target: str, triple: str, *, signed: bool) -> str:
         splat = e.load_splat(e.offset(activations_at, QUADS * t + j, 4), I32, rows)
         return e.builder.bitcast(splat, quad)
 
-    weights = [e.load(e.offset(weights_at, j, 4 * rows), quad) for j in range(QUADS)]
-    start = [e.load(e.offset(sums_at, t, 4 * rows), words) for t in range(TOKENS)]
+    groups = range(traits.target.panel_groups)
+    weights = [
+        [e.load(e.offset(weights_at, QUADS * g + j, 4 * rows), quad) for j in range(QUADS)]
+        for g in groups
+    ]
+    start = [
+        [e.load(e.offset(sums_at, TOKENS * g + t, 4 * rows), words) for t in range(TOKENS)]
+        for g in groups
+    ]
     totals = traits.dot_block(e, weights, activations, start, signed=signed)
-    for t, total in enumerate(totals):
-        e.store(total, e.offset(sums_at, t, 4 * rows))
+    for number, total in enumerate(total for each in totals for total in each):
+        e.store(total, e.offset(sums_at, number, 4 * rows))
     e.builder.ret_void()
     return str(module)
 
@@ -108,5 +116,6 @@ def test_products_become_one_instruction_each(target: str, signed: bool) -> None
     assembly = assembly_of(products(target, machine.triple, signed=signed), machine)
     registers_of_rows = TARGETS[target].rows // machine.rows
     found = re.findall(rf"\b{machine.instruction}\b", assembly)
-    assert len(found) == QUADS * TOKENS * registers_of_rows
+    groups = TARGETS[target].panel_groups
+    assert len(found) == QUADS * TOKENS * registers_of_rows * groups
     assert not re.search(r"\b(s|u)?mul|\bvpmull", assembly)

@@ -28,6 +28,7 @@ from skerry_core.kernels.cpu.step_parts import (
     share,
 )
 from skerry_core.kernels.cpu.step_records import (
+    CHUNK_TOKENS,
     DOWN,
     FEED_FORWARD,
     LAYER,
@@ -35,15 +36,18 @@ from skerry_core.kernels.cpu.step_records import (
     OUTPUT,
     PRIVATE_TOKENS,
     SLICE_ROWS,
+    WIDE_ROWS,
 )
 from skerry_core.kernels.matmul.layout import BLOCK
 from skerry_core.kernels.matmul.matmul_tiles import HEADER_BYTES
 from skerry_core.kernels.simd.aliases import Address, Record
 from skerry_core.kernels.simd.memory import array_at
-from skerry_core.kernels.simd.numba_math import kernel
+from skerry_core.kernels.simd.numba_math import building_block, kernel
 from skerry_core.kernels.simd.targets import Target
 
 _HEAD_ROWS = 512  # rows of an item of the logits phase
+_WIDE_COLUMNS = 8192  # of weights, up to which an item has WIDE_ROWS rows
+_ITEMS_OF_THREAD = 4  # at least, so that all threads end at about the same time
 
 
 @kernel
@@ -109,6 +113,15 @@ def finish_branch(target: Target, step: Record, thread: Record, which: int) -> N
             to[i] += branch[i] * step.residual_scale
 
 
+@building_block
+def _item_rows(step: Record, size: int, columns: int) -> int:
+    """Return how many of `size` rows are an item: more where tokens are many, as long as items are
+    enough for all threads and an item's weights stay in a core's cache beside a chunk."""
+    rows = WIDE_ROWS if columns <= _WIDE_COLUMNS else WIDE_ROWS // 2
+    are_enough = size >= _ITEMS_OF_THREAD * rows * step.num_threads
+    return rows if are_enough and step.num_tokens >= CHUNK_TOKENS else SLICE_ROWS
+
+
 @kernel
 def _add_product(
     target: Target,
@@ -124,26 +137,32 @@ def _add_product(
 ) -> None:
     """Compute `hidden += x @ matrix.T`, in slices of rows; where a norm follows, `branch =`."""
     hidden, tokens = step.hidden_size, step.num_tokens
-    item = claim_item(step, layer, phase)
-    while item < hidden // SLICE_ROWS:
-        start = item * SLICE_ROWS
-        multiply(
-            target, step, matrix_of(step, layer, which), start, SLICE_ROWS, floats, quants, headers,
-            columns, thread.products - 4 * start, SLICE_ROWS, tokens,
-        )  # fmt: skip
-        for t in range(tokens):
-            source = floats_at(thread.products, t * SLICE_ROWS, SLICE_ROWS)
-            if which == OUTPUT_MATRIX and step.output_biases:
-                bias = floats_at(step.output_biases, layer * hidden + start, SLICE_ROWS)
-                for i in range(SLICE_ROWS):
-                    source[i] += bias[i]
-            if step.norms_after:
-                floats_at(step.branch, t * hidden + start, SLICE_ROWS)[:] = source
-                continue
-            to = floats_at(step.hidden, t * hidden + start, SLICE_ROWS)
-            for i in range(SLICE_ROWS):
-                to[i] += source[i] * step.residual_scale
-        item = claim_item(step, layer, phase)
+    slice_rows = _item_rows(step, hidden, columns)
+    start = slice_rows * claim_item(step, layer, phase)
+    while start < hidden:
+        rows = min(slice_rows, hidden - start)
+        for first in range(0, tokens, CHUNK_TOKENS):
+            count = min(CHUNK_TOKENS, tokens - first)
+            multiply(
+                target, step, matrix_of(step, layer, which), start, rows,
+                floats + 4 * columns * first, quants + columns * first,
+                headers + columns // BLOCK * HEADER_BYTES * first, columns,
+                thread.products - 4 * start, rows, count,
+            )  # fmt: skip
+            for t in range(count):
+                source = floats_at(thread.products, t * rows, rows)
+                if which == OUTPUT_MATRIX and step.output_biases:
+                    bias = floats_at(step.output_biases, layer * hidden + start, rows)
+                    for i in range(rows):
+                        source[i] += bias[i]
+                at = (first + t) * hidden + start
+                if step.norms_after:
+                    floats_at(step.branch, at, rows)[:] = source
+                    continue
+                to = floats_at(step.hidden, at, rows)
+                for i in range(rows):
+                    to[i] += source[i] * step.residual_scale
+        start = slice_rows * claim_item(step, layer, phase)
 
 
 @kernel
@@ -167,34 +186,36 @@ def add_down(target: Target, step: Record, thread: Record, layer: int) -> None:
 @kernel
 def feed_forward(target: Target, step: Record, thread: Record, layer: int) -> None:
     """Compute `silu(gate) * up` of the normed rows, quantised."""
-    wide, tokens = step.intermediate_size, step.num_tokens
+    wide, tokens, hidden = step.intermediate_size, step.num_tokens, step.hidden_size
     floats, quants, headers = normed_rows(step, thread, tokens)
-    item = claim_item(step, layer, FEED_FORWARD)
-    while item < wide // SLICE_ROWS:
-        start = item * SLICE_ROWS
-        gate, up = thread.products, thread.products + 4 * SLICE_ROWS * tokens
-        for which, out in ((GATE, gate), (UP, up)):
-            multiply(
-                target, step, matrix_of(step, layer, which), start, SLICE_ROWS,
-                floats, quants, headers, step.hidden_size, out - 4 * start, SLICE_ROWS, tokens,
-            )  # fmt: skip
-        activate(
-            step.activation,
-            floats_at(gate, 0, SLICE_ROWS * tokens),
-            floats_at(up, 0, SLICE_ROWS * tokens),
-        )
-        for t in range(tokens):
-            at = t * wide + start
-            quantize(
-                gate + 4 * SLICE_ROWS * t,
-                SLICE_ROWS,
-                step.wide_quants + at,
-                step.wide_headers + at // BLOCK * HEADER_BYTES,
+    slice_rows = _item_rows(step, wide, hidden)
+    start = slice_rows * claim_item(step, layer, FEED_FORWARD)
+    while start < wide:
+        rows = min(slice_rows, wide - start)
+        for first in range(0, tokens, CHUNK_TOKENS):
+            count = min(CHUNK_TOKENS, tokens - first)
+            gate, up = thread.products, thread.products + 4 * rows * count
+            for which, out in ((GATE, gate), (UP, up)):
+                multiply(
+                    target, step, matrix_of(step, layer, which), start, rows,
+                    floats + 4 * hidden * first, quants + hidden * first,
+                    headers + hidden // BLOCK * HEADER_BYTES * first, hidden,
+                    out - 4 * start, rows, count,
+                )  # fmt: skip
+            activate(
+                step.activation, floats_at(gate, 0, rows * count), floats_at(up, 0, rows * count)
             )
-            if step.activated:
-                to = floats_at(step.activated, at, SLICE_ROWS)
-                to[:] = floats_at(gate, SLICE_ROWS * t, SLICE_ROWS)
-        item = claim_item(step, layer, FEED_FORWARD)
+            for t in range(count):
+                at = (first + t) * wide + start
+                quantize(
+                    gate + 4 * rows * t,
+                    rows,
+                    step.wide_quants + at,
+                    step.wide_headers + at // BLOCK * HEADER_BYTES,
+                )
+                if step.activated:
+                    floats_at(step.activated, at, rows)[:] = floats_at(gate, rows * t, rows)
+        start = slice_rows * claim_item(step, layer, FEED_FORWARD)
 
 
 @kernel

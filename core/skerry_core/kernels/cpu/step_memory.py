@@ -16,6 +16,7 @@ from skerry_core.kernels.cpu.numba_sampling import SamplingArrays
 from skerry_core.kernels.cpu.sampling_bins import sampler_scratch
 from skerry_core.kernels.cpu.step_records import (
     BATCH_ARRAYS,
+    CHUNK_TOKENS,
     EXPERT_ROWS,
     EXPERT_TOKENS,
     EXTRA_PHASES,
@@ -33,6 +34,7 @@ from skerry_core.kernels.cpu.step_records import (
     TILE,
     VIEW,
     WHOLE_NORM,
+    WIDE_ROWS,
 )
 from skerry_core.kernels.matmul.layout import BLOCK, WeightFormat
 from skerry_core.kernels.matmul.matmul_tiles import HEADER_BYTES
@@ -265,7 +267,7 @@ def _allocate_threads(
     hidden, dim = config.hidden_size, config.head_dim
     queries = MAX_TILE_TOKENS * config.num_heads // config.num_kv_heads
     gathered = EXPERT_TOKENS if config.experts is not None else 0
-    products = max(tokens * SLICE_ROWS, gathered * EXPERT_ROWS)
+    products = max(CHUNK_TOKENS * WIDE_ROWS, gathered * EXPERT_ROWS)
     records = np.zeros(num_threads, THREAD_DTYPE)
     memory: list[Any] = [records]
     for index in range(num_threads):

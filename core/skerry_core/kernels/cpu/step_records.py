@@ -69,6 +69,8 @@ NO_NORM, HEAD_NORM, WHOLE_NORM = range(3)  # of q and k
 
 
 SLICE_ROWS = 32  # rows of an item of the output, feed-forward and down phases
+WIDE_ROWS = 128  # the same where tokens are many, which a core reads for each item
+CHUNK_TOKENS = 60  # of an item, that are multiplied, activated and quantised while they are cached
 EXPERT_ROWS = 128  # rows of an item of experts' phases
 EXPERT_TOKENS = 64  # of one expert, that are gathered together
 PRIVATE_TOKENS = 4  # up to here each thread norms every token itself, which spares a barrier
@@ -143,7 +145,7 @@ STEP_ARRAYS = (  # what changes with every step: the batch, its sampling, where 
     *("out_token_ids", "out_logprobs", "out_top_ids", "out_top_logprobs"),
 )
 _SCRATCH = (  # Q = MAX_TILE_TOKENS * H / Hkv queries of an attention task
-    "products",  # f32[2, T, SLICE_ROWS], or f32[2, EXPERT_TOKENS, EXPERT_ROWS]
+    "products",  # f32[2, CHUNK_TOKENS, WIDE_ROWS], or f32[2, EXPERT_TOKENS, EXPERT_ROWS]
     "gathered_floats",  # f32[EXPERT_TOKENS, hidden]
     "gathered_quants",  # i8[EXPERT_TOKENS, hidden]
     "gathered_headers",  # u8[EXPERT_TOKENS, hidden / 32 * HEADER_BYTES]

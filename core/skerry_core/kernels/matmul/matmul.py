@@ -21,6 +21,7 @@ from numba import types
 
 from skerry_core.kernels.matmul.layout import PackedLayout, WeightFormat
 from skerry_core.kernels.matmul.matmul_panels import (
+    IN_PANELS,
     PANEL_TILES,
     UNPACK_ALIKE,
     emit_panels,
@@ -53,6 +54,7 @@ MATRIX = np.dtype(  # where a packed matrix lies; see `layout.PackedLayout`
 
 MATMUL = (TARGET, *[types.int64] * 10)  # argument types of `matmul`
 
+_IN_PANELS = tuple(map(int, IN_PANELS))  # as compiled code compares them
 _CACHED_BYTES = 384 * 1024  # of activations, that one pass over the weights keeps in cache
 
 
@@ -74,13 +76,6 @@ def _emit_tokens(
     """Emit all tokens of a group: as many of the largest tile as fit, then the smaller ones."""
     b = e.builder
     done = e.i64(0)
-    if format_.is_quantized:
-        num_tiles = b.sdiv(tokens, e.i64(traits.tile_tokens[0]))
-        is_worth_it = b.icmp_signed(">=", num_tiles, e.i64(PANEL_TILES))
-        in_panels = b.select(is_worth_it, num_tiles, e.i64(0))
-        with b.if_then(is_worth_it):
-            emit_panels(e, traits, format_, group, in_panels)
-        done = e.offset(done, in_panels, traits.tile_tokens[0])
     packed = packed_weights(e, traits, format_, group)
     end = e.offset(group.quants, group.steps, format_.row_quant_bytes * traits.rows)
     weights = fetching(e, packed, end, block_bytes(format_, traits.rows))
@@ -91,8 +86,8 @@ def _emit_tokens(
             token = e.offset(first, index, size)
             if format_.is_quantized:
                 zeros = [e.constant(vector(F32, traits.rows), 0.0)] * size
-                sums = quantized_tile(
-                    e, traits, format_, group, weights, e.i64(0), group.steps, token, zeros
+                [sums] = quantized_tile(
+                    e, traits, format_, group, [weights], e.i64(0), group.steps, token, [zeros]
                 )
             else:
                 sums = float_tile(e, traits, format_, group, token, size)
@@ -147,6 +142,49 @@ def _multiply_group(
     return types.void(target, *[types.int64] * 11), codegen
 
 
+@intrinsic
+def _multiply_panels(
+    typing_context: Any,
+    target: Any,
+    format_: Any,
+    scales: Any,
+    quants: Any,
+    group_bytes: Any,
+    steps: Any,
+    x: Any,
+    x_stride: Any,
+    headers: Any,
+    headers_stride: Any,
+    out: Any,
+    out_stride: Any,
+    tokens: Any,
+) -> Any:
+    """Multiply `panel_groups` groups of rows by tokens, a multiple of the last of
+    `panel_tokens`."""
+    traits = traits_of(target)
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _, given, scales, quants, size, *middle, out, out_stride, tokens = arguments
+        e, groups = Emitter(builder), list[RowGroup]()
+        for index in range(traits.target.panel_groups):
+            further = builder.mul(size, e.i64(index))
+            first = [builder.add(each, further) for each in (scales, quants)]
+            last = [e.offset(out, 4 * traits.rows * index), out_stride]
+            groups.append(RowGroup(*first, *middle, *last))
+        after = builder.append_basic_block("after")
+        choice = builder.switch(given, after)
+        for format_ in IN_PANELS:
+            block = builder.append_basic_block(format_.name)
+            choice.add_case(int(format_), block)
+            builder.position_at_end(block)
+            emit_panels(Emitter(builder), traits, format_, groups, tokens)
+            builder.branch(after)
+        builder.position_at_end(after)
+        return context.get_dummy_value()
+
+    return types.void(target, *[types.int64] * 12), codegen
+
+
 @kernel
 def matmul(
     target: Target,  # decides the rows per group
@@ -163,13 +201,29 @@ def matmul(
 ) -> None:
     """Multiply some groups of rows of a packed matrix by every token."""
     matrix = array_at(matrix_at, (1,), MATRIX)[0]
-    chunk = max(8, _CACHED_BYTES // (x_stride + headers_stride) // 8 * 8)
+    together, size = target.panel_groups, target.panel_tokens[0]
+    has_panels = last_group - first_group >= together and matrix.format in _IN_PANELS
+    chunk = max(4 * size, _CACHED_BYTES // (x_stride + headers_stride) // size * size)
     for start in range(0, tokens, chunk):
         count = min(chunk, tokens - start)
-        for group in range(first_group, last_group):
+        in_panels = 0
+        if has_panels and count >= PANEL_TILES * size:
+            in_panels = count // target.panel_tokens[-1] * target.panel_tokens[-1]
+        for first in range(first_group, last_group if in_panels else first_group, together):
+            # A group that is left over is computed beside those before it, which stay the same.
+            group = min(first, last_group - together)
+            scales = matrix.address + group * matrix.group_bytes
+            _multiply_panels(
+                target, matrix.format, scales, scales + matrix.scale_bytes, matrix.group_bytes,
+                matrix.num_steps, x + start * x_stride, x_stride,
+                headers + start * headers_stride, headers_stride,
+                out + start * out_stride + group * target.rows * 4, out_stride, in_panels,
+            )  # fmt: skip
+        done, left = start + in_panels, count - in_panels
+        for group in range(first_group, last_group if left else first_group):
             scales = matrix.address + group * matrix.group_bytes
             _multiply_group(
                 target, matrix.format, scales, scales + matrix.scale_bytes, matrix.num_steps,
-                x + start * x_stride, x_stride, headers + start * headers_stride, headers_stride,
-                out + start * out_stride + group * target.rows * 4, out_stride, count,
+                x + done * x_stride, x_stride, headers + done * headers_stride, headers_stride,
+                out + done * out_stride + group * target.rows * 4, out_stride, left,
             )  # fmt: skip

@@ -20,14 +20,19 @@ from skerry_core.kernels.matmul.matmul_tiles import (
 from skerry_core.kernels.simd.emitter import F32, I8, I64, Emitter, Value, vector
 from skerry_core.kernels.simd.targets import Traits
 
-PANEL_BLOCKS = 32  # of a group, that are unpacked together: they stay in the first-level cache
+PANEL_BLOCKS = 16  # of a group, that are unpacked together: they stay in the first-level cache
 _PANEL_TOKENS = 5  # from which on `emit_unpacked` unpacks: fewer are faster without
-PANEL_TILES = 3  # tiles of the largest size that make unpacking a panel worth it
+PANEL_TILES = 2  # tiles that make unpacking a panel worth it
 
 UNPACK_ALIKE = (  # signed bytes and a scale, in the second also a minimum: see `emit_unpacked`
     [format_ for format_ in WeightFormat if format_.codebook is not None],
     [WeightFormat.Q5_1, WeightFormat.UINT4],
 )
+IN_PANELS = [  # of groups side by side, see `emit_panels`
+    format_
+    for format_ in WeightFormat
+    if format_.is_quantized and not any(format_ in alike for alike in UNPACK_ALIKE)
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,45 +92,60 @@ def out_rows(e: Emitter, group: RowGroup, token: Value, count: int) -> list[Valu
 
 
 def emit_panels(
-    e: Emitter, traits: Traits, format_: WeightFormat, group: RowGroup, num_tiles: Value
+    e: Emitter,
+    traits: Traits,
+    format_: WeightFormat,
+    groups: Sequence[RowGroup],
+    tokens: Value,
 ) -> None:
-    """Emit tiles of the largest size from token 0 on, by panels; sums wait in `out` meanwhile."""
-    b, size = e.builder, traits.tile_tokens[0]
-    packed = packed_weights(e, traits, format_, group)
-    panel = Panel.allocate(e, traits, format_)
+    """Emit all these groups and tokens, a multiple of the smallest tile, by panels; sums wait in
+    `out` meanwhile."""
+    b, steps = e.builder, groups[0].steps
+    packed = [packed_weights(e, traits, format_, each) for each in groups]
+    panels = [Panel.allocate(e, traits, format_) for _ in groups]
     share = -(-block_bytes(format_, traits.rows) // PANEL_TILES)  # to fetch per block of a tile
+    quant_bytes = format_.row_quant_bytes * traits.rows
 
     def one_panel(index: Value) -> None:
         first = e.offset(e.i64(0), index, PANEL_BLOCKS)
-        left = b.sub(group.steps, first)
+        left = b.sub(steps, first)
         is_last = b.icmp_signed("<", left, e.i64(PANEL_BLOCKS))
         count = b.select(is_last, left, e.i64(PANEL_BLOCKS))
-        panel.fill(e, packed, first, count)
-        to_come = e.offset(group.quants, b.add(first, count), format_.row_quant_bytes * traits.rows)
+        for panel, weights in zip(panels, packed, strict=True):
+            panel.fill(e, weights, first, count)
         is_first = b.icmp_signed("==", index, e.i64(0))
 
-        def tile(number: Value) -> None:
-            token = e.offset(e.i64(0), number, size)
-            is_early = b.icmp_signed("<", number, e.i64(PANEL_TILES))
-            turn = b.select(is_early, number, e.i64(PANEL_TILES - 1))
-            at = b.add(to_come, b.mul(turn, b.mul(count, e.i64(share))))
-            weights = fetching(e, panel.weights(e), at, share)
-            _add_tile(
-                e, traits, format_, group, weights, first, count, token, size, is_first=is_first
-            )
+        done = e.i64(0)
+        for size in traits.target.panel_tokens:
+            num_tiles = b.sdiv(b.sub(tokens, done), e.i64(size))
 
-        e.repeat_maybe(num_tiles, tile)
+            def tile(number: Value, *, begin: Value = done, size: int = size) -> None:
+                token = e.offset(begin, number, size)
+                is_early = b.icmp_signed("<", number, e.i64(PANEL_TILES))
+                turn = b.select(is_early, number, e.i64(PANEL_TILES - 1))
+                ahead = b.mul(turn, b.mul(count, e.i64(share)))
+                unpacked = []
+                for panel, each in zip(panels, groups, strict=True):
+                    to_come = e.offset(each.quants, b.add(first, count), quant_bytes)
+                    unpacked.append(fetching(e, panel.weights(e), b.add(to_come, ahead), share))
+                _add_tile(
+                    e, traits, format_, groups, unpacked, first, count, token, size,
+                    is_first=is_first,
+                )  # fmt: skip
 
-    panels = b.sdiv(e.offset(group.steps, PANEL_BLOCKS - 1), e.i64(PANEL_BLOCKS))
-    e.repeat_maybe(panels, one_panel)
+            e.repeat_maybe(num_tiles, tile)
+            done = e.offset(done, num_tiles, size)
+
+    num_panels = b.sdiv(e.offset(steps, PANEL_BLOCKS - 1), e.i64(PANEL_BLOCKS))
+    e.repeat_maybe(num_panels, one_panel)
 
 
 def _add_tile(
     e: Emitter,
     traits: Traits,
     format_: WeightFormat,
-    group: RowGroup,
-    weights: Weights,
+    groups: Sequence[RowGroup],
+    weights: Sequence[Weights],
     first: Value,
     count: Value,
     token: Value,
@@ -135,12 +155,16 @@ def _add_tile(
 ) -> None:
     """Emit a tile over a panel's blocks, added to what `out` has of those before it."""
     floats = vector(F32, traits.rows)
-    rows = out_rows(e, group, token, size)
+    rows = [out_rows(e, group, token, size) for group in groups]
     zero = e.constant(floats, 0.0)
-    sums = [e.builder.select(is_first, zero, e.load(row, floats, align=4)) for row in rows]
-    sums = quantized_tile(e, traits, format_, group, weights, first, count, token, sums)
-    for total, row in zip(sums, rows, strict=True):
-        e.store(total, row, align=4)
+    before = [
+        [e.builder.select(is_first, zero, e.load(row, floats, align=4)) for row in each]
+        for each in rows
+    ]
+    sums = quantized_tile(e, traits, format_, groups[0], weights, first, count, token, before)
+    for totals, each in zip(sums, rows, strict=True):
+        for total, row in zip(totals, each, strict=True):
+            e.store(total, row, align=4)
 
 
 def emit_unpacked(
@@ -173,8 +197,8 @@ def emit_unpacked(
                 token: Value, *, weights: Weights = weights, own: WeightFormat = format_
             ) -> None:
                 sums, first = [e.constant(vector(F32, rows), 0.0)], e.i64(0)
-                (total,) = quantized_tile(
-                    e, traits, own, group, weights, first, group.steps, token, sums
+                [(total,)] = quantized_tile(
+                    e, traits, own, group, [weights], first, group.steps, token, [sums]
                 )
                 e.store(total, out_rows(e, group, token, 1)[0], align=4)
 
@@ -210,7 +234,7 @@ def emit_unpacked(
             def tile(number: Value, *, begin: Value = done, size: int = size) -> None:
                 token = e.offset(begin, number, size)
                 _add_tile(
-                    e, traits, formats[0], group, weights, first, count, token, size,
+                    e, traits, formats[0], [group], [weights], first, count, token, size,
                     is_first=is_first,
                 )  # fmt: skip
 

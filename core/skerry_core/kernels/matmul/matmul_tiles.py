@@ -6,7 +6,7 @@ unpacked once for many tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from skerry_core.kernels.matmul.layout import BLOCK, BLOCKS_PER_SUPER, WeightFormat
@@ -162,15 +162,15 @@ def quantized_tile(
     e: Emitter,
     traits: Traits,
     format_: WeightFormat,
-    group: RowGroup,
-    weights: Weights,
+    group: RowGroup,  # the first of them
+    weights: Sequence[Weights],  # of each group of rows
     first: Value,  # block of the activations that meets block 0 of the weights
     count: Value,  # blocks, at least 1
     token: Value,  # the tile's first
-    sums: list[Value],  # <rows x f32> of each of its tokens: what products are added to
-) -> list[Value]:
-    """Emit sums of a group of rows for consecutive tokens over some blocks: <rows x f32> each."""
-    b, rows, tokens = e.builder, traits.rows, range(len(sums))
+    sums: Sequence[list[Value]],  # of each group <rows x f32> of each token: what is added to
+) -> list[list[Value]]:
+    """Emit sums of groups of rows for consecutive tokens over some blocks: <rows x f32> each."""
+    b, rows, tokens, groups = e.builder, traits.rows, range(len(sums[0])), range(len(sums))
     floats, words = vector(F32, rows), vector(I32, rows)
     numbers = [b.add(token, e.i64(t)) for t in tokens]
     start_x = e.offset(group.x, first, BLOCK)
@@ -181,8 +181,9 @@ def quantized_tile(
     has_halves = format_ is WeightFormat.Q6_K
     is_raised = signed and traits.signed_as_unsigned  # each weight is 128 more; in Q6_K 32
 
-    def add_block(index: Value, sums: list[Value]) -> list[Value]:
-        block = weights(index)
+    def add_block(index: Value, carried: list[Value]) -> list[Value]:
+        sums = [carried[len(tokens) * g : len(tokens) * (g + 1)] for g in groups]
+        blocks = [of_group(index) for of_group in weights]
         header = [e.offset(h, index, HEADER_BYTES) for h in headers]
         a_scales = [e.load_splat(e.offset(h, _SCALE), F32, rows) for h in header]
 
@@ -190,10 +191,11 @@ def quantized_tile(
             at = e.offset(e.offset(x[t], index, BLOCK), quad, 4)
             return b.bitcast(e.load_splat(at, I32, rows), vector(I8, 4 * rows))
 
-        def add(products: list[Value], scale: Value | None) -> None:
+        def add(products: list[list[Value]], scales: list[Value]) -> None:
             for t in tokens:
-                factor = b.fmul(scale, a_scales[t])
-                sums[t] = e.fma(b.sitofp(products[t], floats), factor, sums[t])
+                for g in groups:
+                    factor = b.fmul(scales[g], a_scales[t])
+                    sums[g][t] = e.fma(b.sitofp(products[g][t], floats), factor, sums[g][t])
 
         start = [e.constant(words, 0)] * len(tokens)
         if is_raised or format_ is WeightFormat.Q4_0:  # which is 8 more
@@ -206,25 +208,31 @@ def quantized_tile(
                 low = [e.load_splat(e.offset(h, _MINUS_32_HALF_SUMS), I32, rows) for h in header]
                 both = [b.ashr(total, e.constant(words, 2)) for total in start]
                 high = [b.sub(total, half) for total, half in zip(both, low, strict=True)]
-            for first, sums_of_half, scale in ((0, low, block.scale), (4, high, block.second)):
+            first_half, second_half = (
+                [each.scale for each in blocks],
+                [each.second for each in blocks],
+            )
+            for first, sums_of_half, scales in ((0, low, first_half), (4, high, second_half)):
 
                 def shifted(t: int, quad: int, *, first: int = first) -> Value:
                     return activations(t, first + quad)
 
-                quads = block.quads[first : first + 4]
-                add(
-                    traits.dot_block(e, quads, shifted, sums_of_half, signed=not is_raised),
-                    scale,
-                )
-            return sums
-        add(traits.dot_block(e, block.quads, activations, start, signed=signed), block.scale)
-        if block.second is not None:
+                quads = [block.quads[first : first + 4] for block in blocks]
+                starts = [sums_of_half] * len(groups)
+                add(traits.dot_block(e, quads, shifted, starts, signed=not is_raised), scales)
+            return [total for each in sums for total in each]
+        quads, starts = [block.quads for block in blocks], [start] * len(groups)
+        products = traits.dot_block(e, quads, activations, starts, signed=signed)
+        add(products, [block.scale for block in blocks])
+        if blocks[0].second is not None:
             for t in tokens:
                 scaled_sum = e.load_splat(e.offset(header[t], _SCALED_SUM), F32, rows)
-                sums[t] = e.fma(block.second, scaled_sum, sums[t])
-        return sums
+                for g in groups:
+                    sums[g][t] = e.fma(blocks[g].second, scaled_sum, sums[g][t])
+        return [total for each in sums for total in each]
 
-    return e.repeat(count, sums, add_block)
+    totals = e.repeat(count, [total for each in sums for total in each], add_block)
+    return [totals[len(tokens) * g : len(tokens) * (g + 1)] for g in groups]
 
 
 def float_tile(
