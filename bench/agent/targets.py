@@ -41,15 +41,8 @@ class Target:
 def targets(*, is_quick: bool) -> list[Target]:
     """One process, and unless it is to be quick the others too."""
     added = {LONG_CONTEXT: long_context_file(home() / "shapes")}
-    one = partial(
-        platform,
-        "--model",
-        LONG_CONTEXT,
-        "--threads",
-        str(THREADS),
-        added=added,
-    )
-    found = [Target("one process", one)]
+    one = ("--model", LONG_CONTEXT, "--threads", str(THREADS), "--port", "0")
+    found = [Target("one process", partial(platform, *one, added=added))]
     if not is_quick:
         found += [
             Target("split.yaml", partial(of_topology, _split(), added=added)),
