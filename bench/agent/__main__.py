@@ -4,6 +4,8 @@
 
     trace    cache reads against those of an endless cache, and first tokens against those of a
              turn without history; with the billing line of Claude Code in front
+    calls    20 tool calls at 80 ms: a WebSocket against the pool of OpenAI's client, which goes on
+             by id, or sends the history again at 20 Mbit/s
 
 Each against one process, `examples/split.yaml` and three regions, which run a model of random
 weights with 131,072 positions; what it says means nothing, and the trace brings its own answers.
@@ -15,12 +17,15 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from bench.agent import trace
+from bench.agent import calls, trace
 from bench.agent.targets import Target, targets
 from bench.measuring import stats
 from bench.measuring.run import Run, parser
 
-PARTS: Final[Mapping[str, Callable[[Run, Target], list[stats.Cell]]]] = {"trace": trace.measure}
+PARTS: Final[Mapping[str, Callable[[Run, Target], list[stats.Cell]]]] = {
+    "trace": trace.measure,
+    "calls": calls.measure,
+}
 
 
 def main(arguments: list[str]) -> None:

@@ -46,6 +46,8 @@ OBJECTS: Final = {
     "response_format": frozenset(("type", "schema", "json_schema")),
     ENVELOPE: frozenset(("name", "description", "schema", "strict")),
 }
+# Of `context_management`: nothing is taken out of the conversation, as Claude Code has it.
+KEEP_THINKING: Final = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
 
 NATIVE_TEXT: Final = Upstream(
     refused={"audio": (), "image": (), "image_b64": ()},
@@ -114,7 +116,7 @@ MESSAGES: Final = Upstream(
     refused={
         "compaction": (),
         "container": (),
-        "context_management": (),
+        "context_management": ({}, KEEP_THINKING),
         "fallbacks": (),
         "mcp_servers": (),
         "thread": (),

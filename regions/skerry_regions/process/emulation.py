@@ -3,8 +3,8 @@
     emulate: {rtt: links}        in a topology: round trips take what `links` say
 
 Each socket that other regions reach has one relay per region, beside it. What comes in leaves half
-a round trip later, in order; so does the end of a connection. Bandwidth is not held down, nothing
-is lost, and clients reach their edge at once. All relays are one process, `main`.
+a round trip later, in order; so does the end of a connection. Between regions bandwidth is not held
+down, nothing is lost, and clients reach their edge at once. All relays are one process, `main`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -154,9 +155,13 @@ class RunningRelays:
 class Relay:
     """Listens at one address, passes on to another. Lives on one event loop."""
 
-    def __init__(self, near: Address, far: Address, delay: float) -> None:
-        """`delay` is one way, in seconds, of what comes while it stands."""
+    def __init__(
+        self, near: Address, far: Address, delay: float, bytes_per_second: float = math.inf
+    ) -> None:
+        """`delay` is one way, in seconds, of what comes while it stands; so many bytes leave in a
+        second, each way of each connection."""
         self._near, self._far, self.delay = near, far, delay
+        self.bytes_per_second = bytes_per_second
         self._server: asyncio.AbstractServer | None = None
         self._ends: set[_End] = set()
         self._connecting: set[asyncio.Task[None]] = set()
@@ -257,10 +262,13 @@ class _Pipe:
         self._relay, self._out, self._hold_up = relay, out, hold_up
         self._waiting: deque[tuple[float, bytes]] = deque()  # when it is due
         self._size = 0  # bytes
+        self._is_free_at = 0.0  # what came before has left the sender
 
     def push(self, data: bytes) -> None:
         loop = asyncio.get_running_loop()
-        self._waiting.append((loop.time() + self._relay.delay, data))
+        self._is_free_at = max(self._is_free_at, loop.time())
+        self._is_free_at += len(data) / self._relay.bytes_per_second
+        self._waiting.append((self._is_free_at + self._relay.delay, data))
         self._size += len(data)
         if self._size > MAX_WAITING:
             self._hold_up(True)

@@ -175,6 +175,20 @@ def test_who_keeps_conversations_at_the_server_is_asked_to_send_them(edge: Deplo
     assert "details" not in create(edge, container="x").json()["error"]
 
 
+def test_what_claude_code_sends_beside_its_turns(edge: Deployment) -> None:
+    kept: dict[str, Any] = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
+    place = {"role": "system", "content": [{"type": "text", "text": "# Environment"}]}
+    turns = [{"role": "user", "content": "hi"}, place]
+    reply = create(edge, messages=turns, context_management=kept)
+    assert reply.status_code == 200, reply.text
+    assert bytes(edge.region.submits[-1].prompt_ids).decode() == (
+        "<user>hi\n<system># Environment\n<assistant>"
+    )
+    kept["edits"][0]["keep"] = {"type": "thinking_turns", "value": 1}
+    refused = create(edge, context_management=kept)
+    assert (refused.status_code, "context_management" in refused.text) == (400, True)
+
+
 def test_the_model_is_shown_that_a_tool_failed(edge: Deployment) -> None:
     use = {"type": "tool_use", "id": "t1", "name": "f", "input": {}}
     for content, shown in (
@@ -253,7 +267,7 @@ def test_tokens_are_counted(edge: Deployment) -> None:
     [
         ({"max_tokens": None}, "invalid_request_error"),
         ({"messages": []}, "invalid_request_error"),
-        ({"messages": [{"role": "system", "content": "x"}]}, "invalid_request_error"),
+        ({"messages": [{"role": "developer", "content": "x"}]}, "invalid_request_error"),
         ({"temperature": 1.5}, "invalid_request_error"),
         ({"tools": [{"type": "web_search_1", "name": "w"}]}, "invalid_request_error"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "invalid_request_error"),

@@ -55,6 +55,26 @@ async def relayed_to_far(
     await asyncio.sleep(0)
 
 
+async def test_a_rate_holds_bytes_back(tmp_path: Path) -> None:
+    transports: list[asyncio.Transport] = []
+    loop = asyncio.get_running_loop()
+    server = await loop.create_unix_server(lambda: Far(transports, b""), tmp_path / "far")
+    near = tmp_path / "near"
+    slow = Relay(Address(path=str(near)), Address(path=str(tmp_path / "far")), DELAY, 1e5)
+    await slow.listen()
+    reader, writer = await asyncio.open_unix_connection(near)
+    began = loop.time()
+    writer.write(bytes(20_000))
+    assert await reader.readexactly(20_000) == bytes(20_000)
+    assert loop.time() - began >= 2 * DELAY + 0.4  # 0.2 s out, and 0.2 s back
+    writer.close()
+    await slow.close()
+    server.close()
+    for transport in transports:
+        transport.abort()
+    await asyncio.sleep(0)
+
+
 @asynccontextmanager
 async def relay(folder: Path, delay: float = DELAY) -> AsyncGenerator[Pair]:
     """A connection to a relay before `folder / "far"`."""
