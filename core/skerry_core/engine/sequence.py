@@ -12,7 +12,7 @@ from skerry_core.batch import Int32
 from skerry_core.blocks import Digest
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.device_pages import DevicePages
-from skerry_core.engine.drafts.prompt_lookup import MIN_MATCH, note_run, seen_runs
+from skerry_core.engine.drafts.prompt_lookup import MIN_MATCH
 from skerry_core.names import BlockNames
 from skerry_core.reasoning_budget import ReasoningBudget
 from skerry_core.request import PRIORITIES, KVBlock, PinUsage, Request, RequestRejected
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from skerry_core.grammar.matcher import Matcher
 
 FIRST_CHOICE_SECONDS = 0.005  # what a choice near the end of a grammar takes, until it is known
+
+# Of the filter of runs of `MIN_MATCH` tokens: bytes at least, and per token.
+_LEAST_SEEN, _SEEN_PER_TOKEN = 1 << 16, 8
+_FACTORS = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D)  # odd, of a multiplicative hash
+_HASH_SHIFT = 7
 
 
 class Sequence:
@@ -36,48 +41,14 @@ class Sequence:
     """
 
     __slots__ = (
-        "_seen",
-        "_tokens",
-        "arrival",
-        "arrival_time",
-        "blocks",
-        "budget",
-        "cached_tokens",
-        "choice_seconds",
-        "decode_seconds",
-        "decode_steps",
-        "decode_tokens",
-        "digests",
-        "end_time",
-        "expected",
-        "export_pages",
-        "exports_kv",
-        "has_adjustments",
-        "has_penalties",
-        "id",
-        "is_recurring",
-        "kv",
-        "matcher",
-        "num_computed",
-        "num_exported",
-        "num_prompt_logprobs",
-        "num_tokens",
-        "pinned",
-        "preemptions",
-        "prefill_seconds",
-        "prefill_steps",
-        "prefill_tokens",
-        "priority",
-        "private_blocks",
-        "prompt_tokens",
-        "request",
-        "sampling",
-        "slot",
-        "start_time",
-        "tail",
-        "tenant",
-        "whole_max_tokens",
-    )
+        "_seen", "_tokens", "arrival", "arrival_time", "blocks", "budget", "cached_tokens",
+        "choice_seconds", "decode_seconds", "decode_steps", "decode_tokens", "digests", "end_time",
+        "expected", "export_pages", "exports_kv", "has_adjustments", "has_penalties", "id",
+        "is_recurring", "kv", "matcher", "num_computed", "num_exported", "num_prompt_logprobs",
+        "num_tokens", "pinned", "preemptions", "prefill_seconds", "prefill_steps", "prefill_tokens",
+        "priority", "private_blocks", "prompt_tokens", "request", "sampling", "slot", "start_time",
+        "tail", "tenant", "whole_max_tokens",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -167,7 +138,7 @@ class Sequence:
         known, self._tokens = self._tokens, np.empty(capacity, np.int32)
         self._tokens[: self.num_tokens] = known
         if watches_runs:
-            self._seen = seen_runs(known, capacity)
+            self._seen = _seen_runs(known, capacity)
 
     def end(self, now: float) -> None:
         """Leave the engine; `now` is in seconds of the engine's clock."""
@@ -264,7 +235,12 @@ class Sequence:
         """Mark its last `MIN_MATCH` tokens; return whether they stood in it before, most likely."""
         if self.num_tokens < MIN_MATCH:
             return False
-        return note_run(seen, self._tokens[self.num_tokens - MIN_MATCH : self.num_tokens])
+        first, second, third = self._tokens[self.num_tokens - MIN_MATCH : self.num_tokens].tolist()
+        run = first * _FACTORS[0] + second * _FACTORS[1] + third * _FACTORS[2]
+        place = (run >> _HASH_SHIFT) & (len(seen) - 1)
+        was_seen = bool(seen[place])
+        seen[place] = 1
+        return was_seen
 
     def prefix_digests(self, names: BlockNames) -> list[Digest]:
         """Return the names of all blocks that may be found in a cache for it: none when every token
@@ -282,3 +258,14 @@ class Sequence:
             tokens = self._tokens[known * BLOCK_SIZE : num_blocks * BLOCK_SIZE]
             key, private = self.request.cache_key, self.private_blocks
             names.extend(self.digests, tokens, key, private=private)
+
+
+def _seen_runs(tokens: Int32, capacity: int) -> bytearray:
+    """Return marks of all runs of `MIN_MATCH` tokens of i32[n]; their number is a power of two."""
+    size = max(_LEAST_SEEN, 1 << (_SEEN_PER_TOKEN * capacity - 1).bit_length())
+    seen = np.zeros(size, np.uint8)
+    wide = tokens.astype(np.uint64)
+    count = max(0, len(wide) - MIN_MATCH + 1)
+    runs = sum(wide[i : i + count] * np.uint64(factor) for i, factor in enumerate(_FACTORS))
+    seen[(runs >> np.uint64(_HASH_SHIFT)) & np.uint64(size - 1)] = 1
+    return bytearray(seen)

@@ -27,6 +27,7 @@ class Ended:
     decode_tokens: int = 12
     decode_steps: int = 10
     preemptions: int = 0
+    pinned: None = None
 
 
 USAGE = Ended()
