@@ -78,7 +78,9 @@ class ByteText:
     borders = Borders(Tokenizer(models.BPE()))  # there are no control tokens to cut at
 
     # That of a model trained for tools.
-    family = family_of('{% if tools %}<tool_call>{"name": "f", "arguments": {}}{% endif %}')
+    family = family_of(
+        '{% if tools %}<tool_call>{"name": "f", "arguments": {}}{{ m.tool_calls }}{% endif %}'
+    )
 
     def render(
         self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None

@@ -111,6 +111,7 @@ class Family:
     messages: MessageStyle | None = None  # the output is these, and not marks in a text
     is_templated: bool = True  # the chat template lays out calls and results
     describes_tools: bool = False  # and tools
+    lays_out_calls: bool = True  # and earlier calls
     teaching: str = ""  # what the system message says where it does not; `{tools}` are these
     is_marked_by_tokens: bool = False  # its calls' mark is nothing in a vocabulary without it
     ids: Ids = "any"  # of calls, as the template wants them

@@ -44,7 +44,12 @@ def family_of(
     else:
         reasoning = None
     described = family.is_templated and "tools" in variables
-    family = replace(family, reasoning=reasoning, describes_tools=described)
+    family = replace(
+        family,
+        reasoning=reasoning,
+        describes_tools=described,
+        lays_out_calls=family.is_templated and "tool_calls" in source,
+    )
     return family.bound(control_id)
 
 

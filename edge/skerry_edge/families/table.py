@@ -71,6 +71,17 @@ _DEEPSEEK_TOKENS: Final = (
     *("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>"),
     *("<｜tool▁call▁end｜>", "<｜tool▁sep｜>", *_THINK_TOKENS),
 )
+_FENCED_TEACHING: Final = """You can call any of the following function tools to satisfy the \
+user's requests:
+
+{tools}
+
+Example function tool call syntax:
+
+<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>example_function_name
+```json
+{{"arg1": "some_value"}}
+```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"""  # as llama.cpp's template has it
 DEEPSEEK_FENCED: Final = Family(  # V3, R1
     name="deepseek-r1",
     calls=CallStyle(
@@ -82,8 +93,22 @@ DEEPSEEK_FENCED: Final = Family(  # V3, R1
         lead="",
     ),
     reasoning=THINK,
+    teaching=_FENCED_TEACHING,
     tokens=_DEEPSEEK_TOKENS,
 )
+_DEEPSEEK_TEACHING: Final = """## Tools
+You have access to the following tools:
+
+{tools}
+
+IMPORTANT: ALWAYS adhere to this exact format for tool use:
+<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>tool_call_name<｜tool▁sep｜>tool_call_arguments\
+<｜tool▁call▁end｜>{{additional_tool_calls}}<｜tool▁calls▁end｜>
+
+Where:
+- `tool_call_name` must be an exact match to one of the available tools
+- `tool_call_arguments` must be valid JSON that strictly follows the tool's Parameters Schema
+- For multiple tool calls, chain them directly without separators or spaces"""  # its model card
 DEEPSEEK: Final = Family(  # V3.1
     name="deepseek-v3.1",
     calls=CallStyle(
@@ -96,6 +121,7 @@ DEEPSEEK: Final = Family(  # V3.1
         between="",
     ),
     reasoning=THINK,
+    teaching=_DEEPSEEK_TEACHING,
     tokens=_DEEPSEEK_TOKENS,
 )
 _MISTRAL_THINK: Final = Reasoning(

@@ -11,6 +11,7 @@ import msgspec
 
 from skerry.wire import Message
 from skerry_edge.families.family import Family, Ids
+from skerry_edge.families.writer import written_calls
 from skerry_edge.output.tools import Tool, Toolbox
 from skerry_edge.text.prompts import content_text
 
@@ -57,6 +58,8 @@ def with_tools(
     if family.ids != "any":
         messages = _with_ids(messages, family.ids)
     messages = _in_order(messages)
+    if not family.lays_out_calls:
+        messages = [_written(family, message) for message in messages]
     if family.messages is not None:
         messages = _one_by_one(messages)
     if tools and not family.describes_tools:
@@ -73,6 +76,20 @@ def _modern(message: Message) -> Message:
     if message.role == "function":
         message = msgspec.structs.replace(message, role="tool")
     return message
+
+
+def _written(family: Family, message: Message) -> Message:
+    """Return an assistant's turn whose calls are part of its text, as the family writes them."""
+    if not message.tool_calls:
+        return message
+    calls = [
+        (str(call["function"].get("name")), _arguments(call["function"].get("arguments")))
+        for call in map(_nested, message.tool_calls)
+    ]
+    said = content_text(message)
+    written = family.spelled(written_calls(family, calls, ids=["0" * ID_LENGTH] * len(calls)))
+    lead = family.calls.lead if said else ""
+    return msgspec.structs.replace(message, content=said + lead + written, tool_calls=None)
 
 
 def _with_ids(messages: Sequence[Message], ids: Ids) -> list[Message]:
@@ -160,6 +177,16 @@ def _one_by_one(messages: Sequence[Message]) -> list[Message]:
                 msgspec.structs.replace(message, content=None, tool_calls=[call]) for call in others
             ]
     return turns + waiting
+
+
+def _arguments(given: object) -> dict[str, Any]:
+    """Return a call's arguments as an object, of either form."""
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except (ValueError, RecursionError):
+            given = {"arguments": given}
+    return given if isinstance(given, dict) else {}
 
 
 def _taught(teaching: str, tools: Sequence[Tool]) -> str:

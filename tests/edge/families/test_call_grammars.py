@@ -13,6 +13,8 @@ import jsonschema
 import pytest
 from tests.core.byte_grammars import END, write_byte_tokenizer
 from tests.edge.families.transcripts import CASES, TOOLS, described, model, read
+from tests.vocabularies import vocabulary
+from tokenizers import Tokenizer
 
 from skerry_core.grammar.compiler import GrammarCompiler
 from skerry_core.grammar.lowering import lower
@@ -221,3 +223,28 @@ def test_templates_are_of_the_same_families() -> None:
 
 def bound_like(name: str, family: str) -> object:
     return FAMILIES[family].bound(model(name, has_tokens=True).ids.get).calls
+
+
+def test_calls_in_a_published_vocabulary() -> None:
+    """Qwen's: a call as its tokenizer splits it is taken, token by token, behind a thought."""
+    published = vocabulary("qwen")
+    family = FAMILIES["hermes"]
+    compiled = GrammarCompiler(
+        published.tokenizer, vocab_size=published.size, stop_token_ids=(published.end,)
+    )
+    spec = planned(family, tool_choice="required").grammar_after("open")
+    assert spec is not None
+    automaton = compiled.compile(lower(spec.kind, spec.source), spec.calls)
+    tokenizer = Tokenizer.from_file(str(published.tokenizer))
+    call = calls(family, ("get", PATH), ("stop", STOP))
+    made = tokenizer.encode(f"Hm <b>.\n</think>\n\n{call}").ids
+    matcher = automaton.matcher()
+    for each in made:
+        matcher.fill()
+        assert matcher.mask is not None
+        assert matcher.mask[each >> 5] >> (each & 31) & 1, tokenizer.decode([each])
+        matcher.advance(each)
+    assert matcher.is_accepting
+    wrong = tokenizer.encode("Hm.\n</think>\n\nNo call.").ids
+    with pytest.raises(GrammarError):
+        automaton.matcher(wrong)

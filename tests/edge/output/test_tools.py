@@ -54,9 +54,9 @@ class Template:
     def __init__(self, family: Family) -> None:
         self.chat_template = {
             "taught": None,
-            "hermes": '{% if tools %}<tool_call>"arguments"{% endif %}',
-            "llama": '{% if tools %}"parameters" ipython{% endif %}',
-            "mistral-v7": "{% if tools %}[AVAILABLE_TOOLS]{% endif %}[TOOL_CALLS]",
+            "hermes": '{% if tools %}<tool_call>"arguments"{% endif %}{{ m.tool_calls }}',
+            "llama": '{% if tools %}"parameters" ipython{% endif %}{{ m.tool_calls }}',
+            "mistral-v7": "{{ tools }}[TOOL_CALLS]{{ m.tool_calls }}",
         }[family.name]
 
     def control_id(self, text: str) -> int | None:
