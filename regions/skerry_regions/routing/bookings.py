@@ -8,6 +8,7 @@ other what they send.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 from msgspec import Struct
@@ -44,7 +45,9 @@ class CurrentLoad(Struct, frozen=True, kw_only=True):
 class Backlog(Struct, frozen=True, kw_only=True):
     """A node's load in terms that time does not change."""
 
-    busy_until: float  # when its prefill work will be done; seconds of the router's clock
+    busy_until: (
+        float  # when its prefill work will be done, by the router's clock; -inf: it has none
+    )
     streams: int
     context: float
     free_tokens: float | None
@@ -121,9 +124,11 @@ class Bookings:
                 tokens, pairs, streams=report.streams, context=report.context_tokens
             )
 
-        busy_until = (
-            node.observed_at - rtt / 2 + seconds(report.prefill_tokens, report.prefill_pairs)
-        )
+        busy_until = -math.inf
+        if report.prefill_tokens or report.prefill_pairs:
+            busy_until = (
+                node.observed_at - rtt / 2 + seconds(report.prefill_tokens, report.prefill_pairs)
+            )
         for booking in unseen:  # in the order in which they were sent
             if booking.prefill == node.id:
                 begin = max(busy_until, booking.at + rtt / 2)

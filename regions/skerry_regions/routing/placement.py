@@ -26,9 +26,9 @@ class RouterConfig(Struct, frozen=True, kw_only=True):
     candidates: Candidates = "indexed"  # priced: every node, or beyond `exhaustive_nodes` a few
     exhaustive_nodes: int = 64  # up to here all nodes are priced
     indexed_nodes: int = 16  # from here on the compiled index is used, where it can be
-    num_holders: int = 56  # of the longest prefixes among the candidates
-    num_least: int = 28  # of the least work among them, and as many of the fastest steps
-    num_random: int = 8
+    num_holders: int = 16  # of the prefix among the candidates, those cheapest by a rough price
+    num_least: int = 16  # of the least work among them, and as many of the fastest steps
+    num_random: int = 4
     sampled_nodes: int = 8  # without an index: random ones of each role, and best holders
     num_peers: int = 2  # holders of the longest prefixes that a fetch is considered from
     decode_weight: float = 0.05
@@ -79,9 +79,9 @@ class Placement(Struct, frozen=True, kw_only=True):
     is_exact: bool = True  # False: goes on, but perhaps not with the bits of an undisturbed run
     is_mixed: bool = False  # KV goes to a node of another numeric build
     unpriced: Mapping[str, int] = EVERYTHING
-    """On the best one: how many nodes were never priced, by why. `index`: neither among the deepest
-    holders of the prefix, nor the least busy, nor the fastest, nor drawn; `draining`; `away`: no
-    connection; `zone`: outside the request's zone or region; `failed`: tried before."""
+    """On the best one: how many nodes were never priced, by why. `index`: not among the cheapest
+    holders, nor the least busy, nor the fastest, nor drawn; `draining`; `away`: no connection;
+    `zone`: outside the request's zone or region; `failed`: tried before."""
 
     @property
     def is_split(self) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from tests.regions.routing.kernels import load_router_kernels
 
 from skerry_regions.prefix_news import PrefixDelta
 from skerry_regions.routing.block_index import CachedPrefix
-from skerry_regions.routing.fast import kernels
+from skerry_regions.routing.fast import kernels, trees
 from skerry_regions.routing.placement import Demand, Placement, RouterConfig, explain
 from skerry_regions.routing.prefixes import PrefixDirectory
 from skerry_regions.routing.router import Router
@@ -281,6 +282,50 @@ def test_a_few_candidates_are_nearly_as_good_as_all(roles: tuple[str, ...], load
         losses.append(few.seconds / every.seconds - 1)
     assert min(losses) > -1e-9
     assert sum(losses) / len(losses) < 0.01
+
+
+def test_a_walk_over_a_tree_is_in_the_order_of_its_keys() -> None:
+    """Against a sort, with equal keys and absent ones, after changes."""
+    rng, slots = Random(5), 256
+    tree, keys, nodes = np.full(2 * slots, np.inf), np.zeros(2048), np.zeros(2048, np.int64)
+    for _ in range(2000):
+        trees.set_key(tree, rng.randrange(slots), rng.choice([np.inf, rng.random(), 0.5]))
+    wanted = sorted(key for key in tree[slots:].tolist() if key < np.inf)
+    found, slot = [], 0
+    length = trees.push(keys, nodes, 0, tree[1], 1)
+    while slot >= 0:
+        slot, length = trees.next_least(tree, keys, nodes, length)
+        found.append(slot)
+    assert found.pop() == -1
+    assert len(set(found)) == len(found)
+    assert [tree[slots + slot] for slot in found] == wanted
+    assert 100 < len(wanted) < slots
+
+
+def test_the_holder_that_is_cheapest_is_found_among_hundreds_at_any_depth() -> None:
+    """Of 2,000 nodes, half of which hold a prefix to some depth: the idle one among busy ones."""
+    world = make(4, 0, RouterConfig())
+    chain, rng = world.chains[0], world.rng
+    for i in range(2000):
+        load = NodeLoad(prefill_tokens=40_000.0, prefill_pairs=1e8, streams=20, context_tokens=9)
+        state = node(
+            rng, f"n{i:04}", region="fra", residency="eu", role="hybrid", speed=SPEED,
+            numeric_build="b", kv_format="k", draining=False, away=False, suspect=False, load=load,
+            cache_tokens=None, observed_at=world.now, takes_kv=False,
+        )  # fmt: skip
+        world.put(state)
+        held = chain[: rng.randrange(1, DEEP + 1)] if i % 2 else ()
+        world.fast._directory.apply(
+            PrefixDelta(node=state.id, incarnation=1, seq=1, sealed=tuple(held))
+        )
+    ask = Demand(model="m", origin="fra", prompt_tokens=64 * DEEP + 9, digests=chain)
+    for number in (1, 999, 1999):
+        busy = world.views[1].nodes[f"n{number:04}"]
+        world.put(replace(busy, load=NodeLoad()))
+        best = world.fast.rank(world.views[1], ask, now=world.now)[0]
+        assert best.prefill == busy.id
+        assert best.unpriced["index"] > 1900
+        world.put(busy)
 
 
 def test_nodes_out_of_bounds_leave_candidates_all_the_same() -> None:

@@ -19,6 +19,8 @@ CLOSED, SUSPECT, TAKES_KV, IS_REGION = 1, 2, 4, 8  # bits of FLAGS
 MAX_CANDIDATES = 256  # priced in one ranking
 MAX_REGION_EDGES = 4096  # known of other regions
 MAX_SOURCES = 8  # peers that a fetch is considered from
+MAX_LEAST = 64  # nodes of one kind among the candidates
+MAX_FRONT = 1 << 11  # subtrees: more than a walk over all that it may look at leaves behind
 MAX_NAMES = 1 << 12  # blocks of a prompt that are looked for: 256 k tokens
 
 NOBODY = -1  # a slot, region, build or zone that is none
@@ -47,12 +49,9 @@ class Rows(NamedTuple):
     numbers: Floats  # [slots, NUM_COLUMNS]
     marks: Int32s  # [slots, NUM_MARKS]
     hashes: UInt64s  # of the nodes' ids
-    offering: Floats  # `laws.would_end` of those that prefill for others, else infinite; its tree
-    offering_tree: Int64s
-    decoding: Floats  # likewise of those that decode
-    decoding_tree: Int64s
-    pace: Floats  # seconds of a step with one more stream, of those that decode
-    pace_tree: Int64s
+    offering: Floats  # tree of `laws.would_end` of nodes that prefill for others
+    withheld: Floats  # likewise of those that prefill only what they decode
+    pace: Floats  # tree of the seconds of a step with one more stream, of those that decode
     rtts: Floats  # [regions, regions]
     bandwidths: Floats
     regions: Int64s  # slots of other regions' edges: one of each region, then another one of each
@@ -109,10 +108,13 @@ class RankingScratch(NamedTuple):
     """Room for one ranking."""
 
     random: UInt64s
-    stamps: Int64s  # by slot: the last ranking that it was a candidate of
-    epoch: Int64s
-    front: Int64s
-    hold: Int64s
+    stamps: Int64s  # by slot: `epoch` once its price was thought of, and 1 more as a candidate
+    epoch: Int64s  # even; of this ranking
+    front: Int64s  # of a walk over a tree, and the keys
+    front_keys: Floats
+    least: Int64s  # slots of the least keys
+    hold: Int64s  # of the prefix's holders the cheapest so far, and about what they cost
+    hold_keys: Floats
     values: Int64s  # of the prompt's names, up to the first that no node holds
     slots: Int64s  # candidates, and their leading blocks: in any tier, in memory, in the file tier
     blocks: Int64s
@@ -135,8 +137,11 @@ def make_scratch(slots: int, candidates: int, placements: int, seed: int) -> Ran
         random=np.array([seed | 1], np.uint64),
         stamps=np.zeros(slots, np.int64),
         epoch=np.zeros(1, np.int64),
-        front=np.zeros(96, np.int64),
-        hold=np.zeros(64, np.int64),
+        front=np.zeros(MAX_FRONT, np.int64),
+        front_keys=np.zeros(MAX_FRONT),
+        least=np.zeros(MAX_LEAST, np.int64),
+        hold=np.zeros(MAX_LEAST, np.int64),
+        hold_keys=np.zeros(MAX_LEAST),
         values=np.zeros(MAX_NAMES, np.int64),
         slots=np.zeros(candidates, np.int64),
         blocks=np.zeros(candidates, np.int64),
@@ -160,12 +165,9 @@ def make_rows(slots: int, regions: int) -> Rows:
         numbers=np.zeros((slots, NUM_COLUMNS)),
         marks=np.zeros((slots, NUM_MARKS), np.int32),
         hashes=np.zeros(slots, np.uint64),
-        offering=np.full(slots, np.inf),
-        offering_tree=np.zeros(slots, np.int64),
-        decoding=np.full(slots, np.inf),
-        decoding_tree=np.zeros(slots, np.int64),
-        pace=np.full(slots, np.inf),
-        pace_tree=np.zeros(slots, np.int64),
+        offering=np.full(2 * slots, np.inf),
+        withheld=np.full(2 * slots, np.inf),
+        pace=np.full(2 * slots, np.inf),
         rtts=np.zeros((regions, regions)),
         bandwidths=np.ones((regions, regions)),
         regions=np.zeros(MAX_REGION_EDGES, np.int64),

@@ -1,7 +1,8 @@
 """Which nodes are worth a price, with the blocks of the prompt that each holds.
 
-The deepest holders of its prefix, the nodes with the least work, those with the fastest steps, a
-sample, the session's home, and an edge of every other region; or, where nodes are few, all.
+The holders of its prefix that are cheapest by a rough price, the nodes with the least work, those
+with the fastest steps, a sample, the session's home, and an edge of every other region; or, where
+nodes are few, all.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from skerry_regions.routing.fast.arrays import (
     DECODE,
     FLAGS,
     LIVE,
+    MAX_LEAST,
     NOBODY,
     REGION,
     RESIDENCY,
@@ -33,13 +35,13 @@ from skerry_regions.routing.fast.compiled import (
     mixed,
     wide,
 )
-from skerry_regions.routing.fast.holders import holds, place_of
-from skerry_regions.routing.fast.laws import would_end
+from skerry_regions.routing.fast.holders import holds, num_holders, place_of
+from skerry_regions.routing.fast.levels import MAX_SAMPLED, keep_holders
 from skerry_regions.routing.fast.sources import leading_blocks, look_up, offer_source
-from skerry_regions.routing.fast.trees import next_least, start
+from skerry_regions.routing.fast.trees import next_least, push
 
 MAX_EDGES = 128  # of other regions that are looked at: twice as many as there are regions
-MAX_SAMPLED = 64  # random nodes that are checked for whether they hold a block that many hold
+MAX_WALKED = 96  # nodes of the least keys that are looked at, feasible or not
 
 
 @compiled
@@ -102,21 +104,6 @@ def add(
 
 
 @compiled
-def keep_least(rows: Rows, hold: Int64s, count: int, room: int, slot: int) -> int:
-    """Keep a slot among the least busy so far, in order; how many there are then."""
-    ends = would_end(rows.numbers[slot])
-    if count == room and ends >= would_end(rows.numbers[hold[count - 1]]):
-        return count
-    count = min(count + 1, room)
-    place = count - 1
-    while place > 0 and would_end(rows.numbers[hold[place - 1]]) > ends:
-        hold[place] = hold[place - 1]
-        place -= 1
-    hold[place] = slot
-    return count
-
-
-@compiled
 def take(
     rows: Rows,
     index: IndexArrays,
@@ -128,13 +115,30 @@ def take(
     scratch: RankingScratch,
 ) -> bool:
     """Make a slot a candidate, unless it is one or cannot be; whether it was new."""
-    if scratch.stamps[slot] == scratch.epoch[0] or scratch.found[0] >= scratch.slots.shape[0]:
+    if scratch.stamps[slot] > scratch.epoch[0] or scratch.found[0] >= scratch.slots.shape[0]:
         return False
     if not is_feasible(rows, ask, excluded, slot):
         return False
-    scratch.stamps[slot] = scratch.epoch[0]
+    scratch.stamps[slot] = scratch.epoch[0] + 1
     add(rows, index, names, known, slot, scratch)
     return True
+
+
+@compiled
+def walk_least(
+    rows: Rows, ask: Ask, excluded: Int64s, tree: Floats, count: int, scratch: RankingScratch
+) -> int:
+    """Write down the feasible nodes with the least keys; return how many there are."""
+    taken, slot = 0, 0
+    length = push(scratch.front_keys, scratch.front, 0, tree[1], 1)
+    for _ in range(MAX_WALKED):
+        slot, length = next_least(tree, scratch.front_keys, scratch.front, length)
+        if slot < 0 or taken == count:
+            break
+        if is_feasible(rows, ask, excluded, slot):
+            scratch.least[taken] = slot
+            taken += 1
+    return taken
 
 
 @compiled
@@ -145,19 +149,13 @@ def take_least(
     names: UInt64s,
     excluded: Int64s,
     known: int,
-    keys: Floats,
-    tree: Int64s,
+    tree: Floats,
     count: int,
     scratch: RankingScratch,
 ) -> None:
-    """Make candidates of the nodes with the least keys that are feasible."""
-    length, taken = start(scratch.front), 0
-    for _ in range(scratch.front.shape[0]):
-        slot, length = next_least(keys, tree, scratch.front, length)
-        if slot < 0 or taken == count:
-            return
-        fresh = take(rows, index, ask, names, excluded, known, slot, scratch)
-        taken += fresh or scratch.stamps[slot] == scratch.epoch[0]
+    """Make candidates of the feasible nodes with the least keys."""
+    for j in range(walk_least(rows, ask, excluded, tree, count, scratch)):
+        take(rows, index, ask, names, excluded, known, scratch.least[j], scratch)
 
 
 @compiled
@@ -200,46 +198,31 @@ def take_holders(
     names: UInt64s,
     excluded: Int64s,
     known: int,
+    idle: int,
     scratch: RankingScratch,
 ) -> None:
-    """Make candidates of the deepest holders: of a level with many, of the least busy."""
-    level, left, told = known, weights.num_holders, index.told
-    num_slots = rows.counts[0]
-    while level > 0 and left > 0:
+    """Make candidates of the holders that are cheapest for what is left to compute there.
+
+    Whoever holds a block holds those before it: blocks with no other holders than the last one that
+    was looked at are passed over, and of blocks with many those with hardly more. `idle` nodes are
+    written down.
+    """
+    count = looked = 0
+    for level in range(known, 0, -1):
         value = scratch.values[level - 1]
-        level -= 1
-        if value >= 0:
-            offer_source(rows, index, names, known, value, ask.now, weights.num_sources, scratch)
-            left -= take(rows, index, ask, names, excluded, known, value, scratch)
+        size = num_holders(index.told, value)
+        if size == looked or (size > MAX_SAMPLED and 4 * size <= 5 * looked):
             continue
-        number, count = (-2 - value) >> 1, 0
-        if (-2 - value) & 1:
-            length = start(scratch.front)
-            for tried in range(weights.num_least + MAX_SAMPLED):
-                if tried >= weights.num_least and count == left:
-                    break  # of the least busy, enough hold it
-                slot = -1
-                if tried < weights.num_least:
-                    slot, length = next_least(
-                        rows.offering, rows.offering_tree, scratch.front, length
-                    )
-                if slot < 0:
-                    slot = draw(scratch.random, num_slots)
-                fresh = scratch.stamps[slot] != scratch.epoch[0]
-                for j in range(count):
-                    fresh &= scratch.hold[j] != slot
-                if fresh and holds(told, value, slot):
-                    count = keep_least(rows, scratch.hold, count, left, slot)
-        else:
-            begin = told.starts[number]
-            for j in range(begin, begin + told.counts[number]):
-                slot = wide(told.pool[j])
-                if scratch.stamps[slot] != scratch.epoch[0]:
-                    count = keep_least(rows, scratch.hold, count, left, slot)
-        for j in range(count):
+        new = max(ask.prompt_tokens - level * weights.block_size, 1.0)
+        count = keep_holders(rows, index.told, ask, weights, new, value, idle, count, scratch)
+        for j in range(count if looked == 0 else 0):  # of the deepest, though they may be dear
             slot = scratch.hold[j]
             offer_source(rows, index, names, known, slot, ask.now, weights.num_sources, scratch)
-            left -= take(rows, index, ask, names, excluded, known, slot, scratch)
+        looked = size
+    for j in range(count):
+        slot = scratch.hold[j]
+        offer_source(rows, index, names, known, slot, ask.now, weights.num_sources, scratch)
+        take(rows, index, ask, names, excluded, known, slot, scratch)
 
 
 @compiled
@@ -254,7 +237,7 @@ def gather(
     scratch: RankingScratch,
 ) -> None:
     """Fill the scratch with candidates and sources. `told`: (slot, blocks) of other regions."""
-    scratch.epoch[0] += 1
+    scratch.epoch[0] += 2
     scratch.found[0] = scratch.found[1] = 0
     known = look_up(index, names, scratch.values)
     home = home_of(rows, ask, excluded)
@@ -266,21 +249,15 @@ def gather(
                 take(rows, index, ask, names, excluded, known, slot, scratch)
     else:
         take_regions(rows, index, ask, names, excluded, known, scratch)
-        take_holders(rows, index, ask, weights, names, excluded, known, scratch)
+        count = min(weights.num_least, MAX_LEAST)
+        idle = walk_least(rows, ask, excluded, rows.offering, count, scratch)
+        take_holders(rows, index, ask, weights, names, excluded, known, idle, scratch)
+        for j in range(idle):
+            take(rows, index, ask, names, excluded, known, scratch.least[j], scratch)
         if home >= 0:
             take(rows, index, ask, names, excluded, known, home, scratch)
-        count = weights.num_least
-        take_least(
-            rows, index, ask, names, excluded, known, rows.offering, rows.offering_tree, count,
-            scratch,
-        )  # fmt: skip
-        take_least(
-            rows, index, ask, names, excluded, known, rows.decoding, rows.decoding_tree, count,
-            scratch,
-        )  # fmt: skip
-        take_least(
-            rows, index, ask, names, excluded, known, rows.pace, rows.pace_tree, count, scratch
-        )
+        for tree in (rows.withheld, rows.pace):
+            take_least(rows, index, ask, names, excluded, known, tree, count, scratch)
         for _ in range(weights.num_random):
             slot = draw(scratch.random, rows.counts[0])
             take(rows, index, ask, names, excluded, known, slot, scratch)

@@ -80,6 +80,15 @@ def holds(holders: Holders, value: int, slot: int) -> bool:
 
 
 @compiled
+def num_holders(holders: Holders, value: int) -> int:
+    """Return how many slots are among those of a value."""
+    if value >= 0:
+        return 1
+    number = (-2 - value) >> 1
+    return wide(holders.bits[number] if (-2 - value) & 1 else holders.counts[number])
+
+
+@compiled
 def is_holder(holders: Holders, name: np.uint64, slot: int) -> bool:
     """Return whether a slot holds the block of this name."""
     at = place_of(holders, name)

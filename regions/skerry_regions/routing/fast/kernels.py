@@ -15,6 +15,7 @@ from skerry_regions.routing.fast import (
     compiled,
     holders,
     laws,
+    levels,
     pending,
     price,
     ranking,
@@ -25,7 +26,8 @@ from skerry_regions.routing.fast import (
 from skerry_regions.routing.fast.index import CompiledIndex
 
 SOURCES = (
-    arrays, candidates, compiled, holders, laws, pending, price, ranking, rows, sources, trees,
+    arrays, candidates, compiled, holders, laws, levels, pending, price, ranking, rows, sources,
+    trees,
 )  # fmt: skip
 """Modules whose code ends up in the kernels."""
 CONSTANTS = (speeds.LEAST_CHUNK,)
@@ -42,7 +44,7 @@ def kernels(variant: str) -> dict[str, tuple[Any, tuple[Any, ...]]]:
     weights = arrays.Weights(64.0, 0.0, 0.0, 0.0, 0.0, 1, 1, 1, 1)
     called: dict[Any, tuple[object, ...]] = {
         ranking.rank: (row, index, ask, weights, names, slots, told, scratch),
-        rows.write_row: (row, 0, row.numbers[0]),
+        rows.write_row: (row, 0, row.numbers[0], 0.0),
         pending.tell: (index, names, 0, 0, False, 8),
         pending.expect: (index, names, 0, 0, 0.0, 8),
         pending.expire: (index, names, 0, 0.0),

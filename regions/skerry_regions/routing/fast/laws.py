@@ -19,7 +19,7 @@ from skerry_regions.speeds import LEAST_CHUNK
     NUM_COLUMNS,
 ) = range(19)  # fmt: skip
 
-PROMPT = 2048.0  # tokens of a prompt that is not long
+PROMPT, OUTPUT = 4096.0, 256.0  # tokens of a request that is not long
 
 
 @compiled
@@ -53,10 +53,24 @@ def work_seconds(row: Floats, tokens: float, pairs: float, streams: float, conte
 
 
 @compiled
-def would_end(row: Floats) -> float:
-    """Return when a prompt would be done that is not long, if it came now: what orders nodes by
-    their work, and idle ones by their speed. Time does not change the order."""
-    return row[BUSY_UNTIL] + PROMPT * row[PER_TOKEN]
+def likely_price(
+    row: Floats, tokens: float, pairs: float, output: float, stream_weight: float
+) -> float:
+    """Return about what a request costs on a node: the prompt's seconds, its own decoding, and what
+    streams there lose by either. `stream_weight`: of a second of decoding."""
+    prompt, streams = row[PER_TOKEN] * tokens + row[PER_PAIR] * pairs, row[STREAMS]
+    pace = step_seconds(row, streams + 1, row[CONTEXT]) + streams * row[PER_STREAM]
+    return prompt + stream_weight * (streams * prompt + output * pace)
+
+
+@compiled
+def would_end(row: Floats, stream_weight: float) -> float:
+    """Return when a prompt would be done that is not long, if it came now, with the rest of its
+    price: what orders nodes by their work. Idle ones come first, by their price alone. Time does
+    not change the order."""
+    pairs = attended_pairs(PROMPT, 0.0)
+    price = likely_price(row, PROMPT, pairs, OUTPUT, stream_weight)
+    return price if row[BUSY_UNTIL] == -math.inf else row[BUSY_UNTIL] + price
 
 
 @compiled

@@ -41,11 +41,13 @@ class NodeCounts:
 
     def follow(self, node: NodeState) -> None:
         """Count a node as fast as it is now."""
-        speed = prompt_speed(node)
-        if speed != self._speeds[node.id]:
-            self._add(self._nodes[node.id], -1)
-            self._speeds[node.id] = speed
-            self._add(self._nodes[node.id], 1)
+        speed, before = prompt_speed(node), self._speeds[node.id]
+        if speed == before:
+            return
+        self._speeds[node.id] = speed
+        counted = self._nodes[node.id]
+        if not (counted.draining or counted.away):  # speeds are such that sums of them are exact
+            self._open_speeds[_key(counted)] += speed - before
 
     def sharing(self, demand: Demand) -> tuple[int, int, float, dict[str, int]]:
         """Count nodes that may take a request: those that prefill for everybody, and all; the
@@ -83,9 +85,13 @@ class NodeCounts:
         if node.draining or node.away:
             self._closed["draining" if node.draining else "away"] += number
         else:
-            key = node.residency, node.region, node.offers_prefill
+            key = _key(node)
             self._open[key] += number
             self._open_speeds[key] += number * self._speeds[node.id]
+
+
+def _key(node: NodeState) -> tuple[str, str, bool]:
+    return node.residency, node.region, node.offers_prefill
 
 
 class RegionEdges:

@@ -11,15 +11,15 @@ from skerry_regions.routing.fast.trees import set_key
 
 
 @compiled
-def write_row(rows: Rows, slot: int, numbers: Floats) -> None:
-    """Write a node's numbers; its marks are those of now."""
+def write_row(rows: Rows, slot: int, numbers: Floats, stream_weight: float) -> None:
+    """Write a node's numbers; its marks are those of now. `stream_weight`: see `would_end`."""
     row, marks = rows.numbers[slot], rows.marks[slot]
     for column in range(numbers.shape[0]):
         row[column] = numbers[column]
     is_open = marks[LIVE] != 0 and marks[FLAGS] & CLOSED == 0
     decodes, offers = marks[ROLE] != PREFILL, marks[ROLE] != DECODE
-    ends = would_end(row)
+    ends = would_end(row, stream_weight)
     pace = step_seconds(row, row[STREAMS] + 1, row[CONTEXT])
-    set_key(rows.offering, rows.offering_tree, slot, ends if is_open and offers else np.inf)
-    set_key(rows.decoding, rows.decoding_tree, slot, ends if is_open and decodes else np.inf)
-    set_key(rows.pace, rows.pace_tree, slot, pace if is_open and decodes else np.inf)
+    set_key(rows.offering, slot, ends if is_open and offers else np.inf)
+    set_key(rows.withheld, slot, ends if is_open and not offers else np.inf)
+    set_key(rows.pace, slot, pace if is_open and decodes else np.inf)

@@ -126,7 +126,7 @@ class NodeTable:
         self._counts.remove(node_id)
         del self._ids[slot], self._words[slot]
         self._rows.marks[slot] = 0
-        write_row(self._rows, slot, self._rows.numbers[slot])
+        write_row(self._rows, slot, self._rows.numbers[slot], self._weights.decode)
         self._edges.remove(slot)
 
     def link_changed(self, source: str, target: str) -> None:
@@ -150,7 +150,7 @@ class NodeTable:
         slots = len(old.marks)
         self._rows.marks[:slots], self._rows.hashes[:slots] = old.marks, old.hashes
         for slot in self._ids:
-            write_row(self._rows, slot, old.numbers[slot])
+            write_row(self._rows, slot, old.numbers[slot], self._weights.decode)
         self.seed(int(self._scratch.random[0]) & SEED_MASK)
 
     def _mark(self, slot: int, node: NodeState) -> None:
@@ -194,7 +194,7 @@ class NodeTable:
             node.file_bandwidth,
             node.handover_lag,
         )
-        write_row(self._rows, slot, self._numbers)
+        write_row(self._rows, slot, self._numbers, self._weights.decode)
 
     def _region(self, word: str) -> int:
         """Return the number of a region, whose links are written down the first time."""

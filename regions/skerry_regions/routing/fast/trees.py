@@ -1,6 +1,7 @@
-"""The least of many keys, kept up to date: a tournament tree over slots.
+"""The least of many keys, kept up to date: a tournament tree over slots, in one array.
 
-`tree[i]` is the slot with the least key below inner node i; there are a power of two of slots.
+`tree[1]` is the least key of all and `tree[i]` that of `tree[2i]` and `tree[2i + 1]`, which share a
+line of the processor's cache. The keys of slots, a power of two of them, are the second half.
 """
 
 from __future__ import annotations
@@ -11,72 +12,64 @@ from skerry_regions.routing.fast.compiled import Floats, Int64s, compiled
 
 
 @compiled
-def winner(tree: Int64s, node: int) -> int:
-    """Return the slot that wins below a node; leaves are numbered after the inner ones."""
-    size = tree.shape[0]
-    return node - size if node >= size else tree[node]
-
-
-@compiled
-def set_key(keys: Floats, tree: Int64s, slot: int, key: float) -> None:
-    """Change one key, in log2(slots) comparisons."""
-    keys[slot] = key
-    node = (slot + tree.shape[0]) >> 1
-    while node >= 1:
-        left, right = winner(tree, 2 * node), winner(tree, 2 * node + 1)
-        tree[node] = left if keys[left] <= keys[right] else right
+def set_key(tree: Floats, slot: int, key: float) -> None:
+    """Change one key, in log2(slots) comparisons at most."""
+    node = (tree.shape[0] >> 1) + slot
+    tree[node] = key
+    while node > 1:
         node >>= 1
+        least = min(tree[2 * node], tree[2 * node + 1])
+        if tree[node] == least:
+            return
+        tree[node] = least
 
 
 @compiled
-def build(keys: Floats, tree: Int64s) -> None:
-    """Make the tree of all keys."""
-    for node in range(tree.shape[0] - 1, 0, -1):
-        left, right = winner(tree, 2 * node), winner(tree, 2 * node + 1)
-        tree[node] = left if keys[left] <= keys[right] else right
+def push(keys: Floats, nodes: Int64s, length: int, key: float, node: int) -> int:
+    """Add a subtree to the front of a walk, a heap of those that no slot was taken of; return its
+    new length. A front that is full stays as it is."""
+    if length == keys.shape[0] or key == np.inf:
+        return length
+    place = length
+    while place > 0 and keys[(place - 1) >> 1] > key:
+        above = (place - 1) >> 1
+        keys[place], nodes[place] = keys[above], nodes[above]
+        place = above
+    keys[place], nodes[place] = key, node
+    return length + 1
 
 
 @compiled
-def start(front: Int64s) -> int:
-    """Begin a walk from the least key upwards; return the length of its front."""
-    front[0] = 1
-    return 1
+def drop_first(keys: Floats, nodes: Int64s, length: int) -> int:
+    """Remove the least subtree of a front; return its new length."""
+    length -= 1
+    key, node, place = keys[length], nodes[length], 0
+    while 2 * place + 1 < length:
+        below = 2 * place + 1
+        if below + 1 < length and keys[below + 1] < keys[below]:
+            below += 1
+        if keys[below] >= key:
+            break
+        keys[place], nodes[place] = keys[below], nodes[below]
+        place = below
+    keys[place], nodes[place] = key, node
+    return length
 
 
 @compiled
-def next_least(keys: Floats, tree: Int64s, front: Int64s, length: int) -> tuple[int, int]:
+def next_least(tree: Floats, keys: Floats, nodes: Int64s, length: int) -> tuple[int, int]:
     """Return the slot with the next least key, and the front's new length; -1 when none is finite.
 
-    The front holds the roots of subtrees that no slot was taken of. When it is full, the worst of
-    them is dropped.
+    A walk begins with `push(keys, nodes, 0, tree[1], 1)`.
     """
-    size = tree.shape[0]
-    best, least = -1, np.inf
-    for j in range(length):
-        key = keys[winner(tree, front[j])]
-        if key < least:
-            best, least = j, key
-    if best < 0:
-        return -1, length
-    node = front[best]
-    found = winner(tree, node)
-    length -= 1
-    front[best] = front[length]
+    if length == 0:
+        return -1, 0
+    key, node = keys[0], nodes[0]
+    length = drop_first(keys, nodes, length)
+    size = tree.shape[0] >> 1
     while node < size:  # down along the winner; the losers on the way join the front
-        left = 2 * node
-        if winner(tree, left) == found:
-            node, other = left, left + 1
-        else:
-            node, other = left + 1, left
-        if length < front.shape[0]:
-            front[length] = other
-            length += 1
-            continue
-        worst, most = -1, keys[winner(tree, other)]
-        for j in range(length):
-            key = keys[winner(tree, front[j])]
-            if key > most:
-                worst, most = j, key
-        if worst >= 0:
-            front[worst] = other
-    return found, length
+        node *= 2
+        if tree[node] != key:
+            node += 1
+        length = push(keys, nodes, length, float(tree[node ^ 1]), node ^ 1)
+    return node - size, length

@@ -56,11 +56,8 @@ def rows_of(world: World, e: int) -> Rows:
         rows.numbers[e],
         rows.marks[r],
         rows.hashes,
-        rows.keys[0, e],
         rows.trees[0, e],
-        rows.keys[1, e],
         rows.trees[1, e],
-        rows.keys[2, e],
         rows.trees[2, e],
         regions.rtts,
         regions.bandwidths,
@@ -92,7 +89,9 @@ def write_slot(world: World, e: int, s: int, now: float) -> None:
         row[column] = law[column]
     streams, context = report[R_STREAMS], report[R_CONTEXT]
     booked_streams, booked_context = 0.0, 0.0
-    busy = report[MADE_AT] + work_seconds(row, report[TOKENS], report[PAIRS], streams, context)
+    busy = -math.inf
+    if report[TOKENS] > 0 or report[PAIRS] > 0:
+        busy = report[MADE_AT] + work_seconds(row, report[TOKENS], report[PAIRS], streams, context)
     size, told = nodes.bookings.shape[1], world.settings.told_seconds
     for number in range(nodes.booked[s, 0], nodes.booked[s, 1]):
         each = nodes.bookings[s, number % size]
@@ -115,7 +114,7 @@ def write_slot(world: World, e: int, s: int, now: float) -> None:
     row[STREAMS], row[CONTEXT] = streams + booked_streams, context + booked_context
     row[SEEN_TOKENS], row[SEEN_STREAMS], row[SEEN_CONTEXT] = report[TOKENS], streams, context
     if world.settings.indexed:  # else nothing looks into the trees
-        write_row(rows_of(world, e), s, row)
+        write_row(rows_of(world, e), s, row, world.weights.decode)
 
 
 @called

@@ -188,8 +188,7 @@ class EdgeRows(NamedTuple):
     numbers: Floats  # [edges, slots, NUM_COLUMNS]
     marks: Int32s  # [regions, slots, NUM_MARKS]
     hashes: UInt64s
-    keys: Floats  # [3, edges, slots]: offering, decoding, pace
-    trees: Int64s
+    trees: Floats  # [3, edges, 2 * slots]: offering, withheld, pace
     seen: Int64s  # [edges, slots]: version of each row that it has
     active: Int64s  # [edges, slots]: its own requests there
     others: Int64s  # [regions, MAX_CANDIDATES]: slots of other regions
