@@ -2,8 +2,8 @@
 
     python -m bench.rank [--quick] [--json FILE]
 
-    rank       one ranking of a prompt of 128 blocks: all nodes hold its first 64; nobody holds any;
-               or caches of the processor are cold (32 MB are written before each ranking)
+    rank       one ranking of a prompt of 128 blocks: all nodes hold its first 64 (also: in a
+               session); nobody holds any; or the processor's caches are cold (32 MB written before)
     plain      the same ranking in plain Python, which samples beyond 64 nodes
     report     a node's report taken in: decoded, its speed learned, its row written
     booking    a request counted on its node, and counted off
@@ -29,6 +29,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
@@ -107,7 +108,7 @@ class Fleet:
 
 
 def microseconds(
-    call: Callable[[], object], calls: int, before: Callable[[], object]
+    call: Callable[[], object], calls: int, before: Callable[[], object] = lambda: None
 ) -> list[float]:
     call()
     taken = []
@@ -117,10 +118,6 @@ def microseconds(
         call()
         taken.append((time.perf_counter() - began) * 1e6)
     return sorted(taken)
-
-
-def nothing() -> None:
-    """Nothing is done between two calls."""
 
 
 def rankings(count: int, calls: int) -> dict[str, dict[str, float]]:
@@ -136,18 +133,18 @@ def rankings(count: int, calls: int) -> dict[str, dict[str, float]]:
         fleet.router.release(fleet.router.book(best, held, now=0.05))
 
     best = fleet.router.rank(fleet.view, held, now=0.05)[0]
+    of_session = replace(held, affinity=b"a session")
     cases = {
-        "held by all": microseconds(lambda: fleet.rank(held), calls, nothing),
-        "held by nobody": microseconds(lambda: fleet.rank(cold), calls, nothing),
+        "held by all": microseconds(lambda: fleet.rank(held), calls),
+        "of a session": microseconds(lambda: fleet.rank(of_session), calls),
+        "held by nobody": microseconds(lambda: fleet.rank(cold), calls),
         "held by all, cold": microseconds(lambda: fleet.rank(held), calls // 4, flush),
-        "booking": microseconds(booked, calls, nothing),
+        "booking": microseconds(booked, calls),
     }
     if count <= 1000:
         plain = Fleet(count, compiled=False)
         asked = plain.demand()
-        cases["plain, held by all"] = microseconds(
-            lambda: plain.rank(asked), max(calls // 50, 5), nothing
-        )
+        cases["plain, held by all"] = microseconds(lambda: plain.rank(asked), max(calls // 50, 5))
     return {
         name: {"p50": stats.percentile(taken, 0.5), "p99": stats.percentile(taken, 0.99)}
         for name, taken in cases.items()

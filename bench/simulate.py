@@ -23,10 +23,10 @@ another system, with or without freedom, seed by seed, with the 95 % interval (S
 from __future__ import annotations
 
 import argparse
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
@@ -70,14 +70,22 @@ Known = dict[tuple[str, str], list[Figures]]
 """By setting and rule: of each seed."""
 
 
-def play_all(setting: Setting, known: Known, seed: int) -> dict[str, Figures]:
-    """Run all rules on one seed's requests, but for those that are known."""
-    load_kernels()
-    found = {}
-    for policy in policies(setting):
-        runs = known.get((setting.name, policy), [])
-        found[policy] = runs[seed] if seed < len(runs) else play(setting, policy, seed)
-    return found
+def begin_all(
+    pool: Executor, settings: Sequence[Setting], known: Known, seeds: int
+) -> dict[tuple[str, str], list[Future[Figures]]]:
+    """Begin all runs but for those that are known; those of one trace come one after another."""
+    runs: dict[tuple[str, str], list[Future[Figures]]] = defaultdict(list)
+    for setting in settings:
+        for seed in range(seeds):
+            for policy in policies(setting):
+                before = known.get((setting.name, policy), [])
+                if seed < len(before):
+                    future = Future[Figures]()
+                    future.set_result(before[seed])
+                else:
+                    future = pool.submit(play, setting, policy, seed)
+                runs[setting.name, policy].append(future)
+    return runs
 
 
 def known_of(files: Sequence[Path]) -> Known:
@@ -158,12 +166,12 @@ def main(argv: list[str] | None = None) -> None:
     known = known_of(options.peers)
     all_rows: list[Row] = []
     ratios: dict[str, dict[str, Any]] = {}
-    with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
-        for setting in chosen(options.quick, options.only):
-            seeds = range(options.seeds)
-            played = list(pool.map(partial(play_all, setting, known), seeds))
+    settings = list(chosen(options.quick, options.only))
+    with ProcessPoolExecutor(options.jobs, get_context("spawn"), load_kernels) as pool:
+        runs = begin_all(pool, settings, known, options.seeds)
+        for setting in settings:
             rows = [
-                Row(setting.name, policy, [each[policy] for each in played])
+                Row(setting.name, policy, [each.result() for each in runs[setting.name, policy]])
                 for policy in policies(setting)
             ]
             console.print(table(setting.name, rows))
@@ -175,17 +183,30 @@ def main(argv: list[str] | None = None) -> None:
             console.print()
             all_rows += rows
             ratios[setting.name] = verdict
-    herds = list(edges_rows(options.quick, options.seeds)) if options.only in "edges" else []
+            write(options.json, all_rows, ratios, [])  # so far: `--peers` goes on from there
+        herds = []
+        if options.only in "edges":
+            herds = list(edges_rows(options.quick, options.seeds, pool))
     if herds:
         console.print(edges_table(herds))
+    write(options.json, all_rows, ratios, herds)
+
+
+def write(
+    file: Path | None,
+    rows: Sequence[Row],
+    ratios: dict[str, dict[str, Any]],
+    herds: Sequence[dict[str, Any]],
+) -> None:
+    """Write the report, if there is a file for it."""
     report: dict[str, Any] = {
         "machine": machine.describe(),
         "limits": {"virtual time": 1.0},
-        "rows": msgspec.to_builtins(all_rows),
+        "rows": msgspec.to_builtins(rows),
         "ratios": ratios,
         "edges": herds,
     }
-    stats.write(options.json, report)
+    stats.write(file, report)
 
 
 if __name__ == "__main__":

@@ -87,7 +87,10 @@ class Fleet:
     def __init__(self, run: TwinRun, speed: NodeSpeed, rng: Random) -> None:
         self.run, self.speed, self.rng = run, speed, rng
         world, count = run.built.world, run.built.num_nodes
-        self._requests = world.requests
+        requests = world.requests
+        self._prompts = np.asarray(requests.prompt)
+        self._firsts, self._counts = np.asarray(requests.first), np.asarray(requests.num_blocks)
+        self._names, self._placed = world.names, world.clock.placed
         self.block_size = int(world.weights.block_size)
         self.bytes_per_second = float(world.regions.bandwidths[0, 0])
         self.kv_bytes = run.built.pools[0].kv_bytes_per_token
@@ -97,7 +100,7 @@ class Fleet:
         self.decoders = np.flatnonzero(roles != PREFILL)
         self.is_hybrid = bool((roles[self.prefills] != PREFILL).all())
         self._reports = np.asarray(world.nodes.reports)[:count, 0]
-        self.sent = Sent(self._requests, count)
+        self.sent = Sent(requests, count)
         self.held = np.zeros(count, np.int64)  # leading blocks of the prompt
         self.number = self.prompt = self.blocks = 0
         self.now = 0.0
@@ -105,12 +108,11 @@ class Fleet:
 
     def look(self, number: int) -> None:
         """Take in the request that is to be placed."""
-        world, requests = self.run.built.world, self._requests
-        self.now = float(world.clock.placed[state.PLACED_AT])
-        self.number, self.prompt = number, int(requests.prompt[number])
-        first, self.blocks = int(requests.first[number]), int(requests.num_blocks[number])
-        self.names = world.names[first : first + self.blocks].tolist()
-        count_held(world, number, self.held)
+        self.now = float(self._placed[state.PLACED_AT])
+        self.number, self.prompt = number, int(self._prompts[number])
+        first, self.blocks = int(self._firsts[number]), int(self._counts[number])
+        self.names = self._names[first : first + self.blocks].tolist()
+        count_held(self.run.built.world, number, self.held)
         self.sent.update()
 
     def report(self, column: int) -> Floats:

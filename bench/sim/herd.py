@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from typing import Any
 
-from bench.sim.play import OURS, load_kernels, play
+from bench.sim.play import OURS, play
 from bench.sim.settings import mooncakes
 from skerry_regions.twin.figures import interval
 
@@ -14,9 +15,8 @@ SPEED = 8000
 KNOWLEDGE = {"alone": None, "after 5 ms": 0.005, "after 20 ms": 0.02}
 
 
-def edges_rows(quick: bool, seeds: int) -> Iterator[dict[str, Any]]:
+def edges_rows(quick: bool, seeds: int, pool: Executor) -> Iterator[dict[str, Any]]:
     """One per trace, report period, number of edges and what they tell each other."""
-    load_kernels()
     for setting in mooncakes((SPEED,)):
         if setting.prefill or (quick and not setting.name.startswith("synthetic")):
             continue
@@ -26,13 +26,16 @@ def edges_rows(quick: bool, seeds: int) -> Iterator[dict[str, Any]]:
                 for edges in ((16,) if quick else (4, 16))
                 for knowledge, told in KNOWLEDGE.items()
             ]
-            found = {
+            begun = {
                 (knowledge, edges): [
-                    play(setting, OURS, seed, edges, report_seconds=period, told_seconds=told)
+                    pool.submit(
+                        play, setting, OURS, seed, edges, report_seconds=period, told_seconds=told
+                    )
                     for seed in range(seeds)
                 ]
                 for knowledge, edges, told in cases
             }
+            found = {case: [each.result() for each in runs] for case, runs in begun.items()}
             one = found.pop(("one", 1))
             for (knowledge, edges), many in found.items():
                 mean, half = interval(

@@ -69,10 +69,10 @@ def _bimodal(rng: Random) -> list[TraceRequest]:
 
 @dataclass(frozen=True)
 class Setting:
-    """Requests by seed, and a region's nodes."""
+    """Requests by seed, for which the name stands, and a region's nodes."""
 
     name: str
-    requests: Callable[[Random], list[TraceRequest]] = field(repr=False)
+    requests: Callable[[Random], list[TraceRequest]] = field(repr=False, compare=False)
     prefill: int = 0  # nodes of their own
     decode: int = 0
     hybrid: int = 8
