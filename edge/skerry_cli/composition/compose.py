@@ -174,6 +174,7 @@ async def _serve(
                     tokens=tokens,
                     metrics=metrics,
                     console=options.console,
+                    is_ending=stop.is_set,
                     ailment=lambda: watchdog.ailment,
                 ) as edge,
                 answer_status(control, Platform(node, config, offer.left_out).status),

@@ -199,6 +199,7 @@ async def _serve(
                 hosts=options.hosts | edge_names(topology, options.id),
                 residency=options.zone,
                 console=options.console,
+                is_ending=lambda: stop.is_set() or retire.is_set(),
                 metrics=metrics,
                 report=report,
                 steering=steering,

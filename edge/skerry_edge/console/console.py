@@ -5,6 +5,7 @@
     /console/static/…            scripts and styles
     /console/login, …/logout     a session, by token or one-time code
     /console/session             who is logged in, and what there is to call
+    /console/live                what a page follows, as a stream of events
     /console/api/…               the edge's API, as the session's token
 
 No route of the API takes the cookie, and none of the console a bearer token.
@@ -20,23 +21,25 @@ from typing import Any, Protocol
 import msgspec
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from skerry import __version__
 from skerry.errors import AuthenticationError, BodyTooLarge, InvalidInput, NotFound, SkerryError
 from skerry_edge.console.assets import Assets
 from skerry_edge.console.codes import LoginCodes
+from skerry_edge.console.live import Live
 from skerry_edge.console.origin import SECURITY_HEADERS, check_own, is_shown
 from skerry_edge.console.sessions import SESSION_SECONDS, Session, Sessions
 from skerry_edge.envelopes import JSONBytes, encode, known_error, retry_headers
-from skerry_edge.gate.auth import check_account
+from skerry_edge.gate.auth import check_account, check_scopes
 from skerry_edge.gate.grants import may_run
 from skerry_edge.gate.inside import InsideCall
 from skerry_edge.gate.principal import Principal
 from skerry_edge.generation.edge import Edge
 from skerry_edge.limits import Limits
 from skerry_edge.text.prompts import OPENAI_TEMPERATURE
+from skerry_regions.access import ROLES
 from skerry_regions.models.catalog import ModelSpec
 
 HOME = "/console/"
@@ -45,6 +48,11 @@ COOKIE = "skerry"
 LOGIN_BYTES = 8 << 10  # of a login's body: tokens of issuers are a few thousand
 ROUTE = "/console"  # in metrics, of all that is not the API's
 NO_STORE = {"cache-control": "no-store"}
+STREAM = {
+    "content-type": "text/event-stream",
+    "cache-control": "no-store",
+    "x-accel-buffering": "no",
+}
 NOT_FORWARDED = frozenset({b"cookie", b"authorization", b"x-api-key", b"cf-aig-authorization"})
 
 Answer = Callable[[Request], Awaitable[Response]]
@@ -74,10 +82,12 @@ class Console:
         self._assets = assets or Assets()
         self.sessions = Sessions(edge.tokens, edge.logins, edge.wall_clock)
         self.codes = LoginCodes(edge.secret, edge.traces.edge, edge.wall_clock)
+        self.live = Live(edge.traces, edge.wall_clock, edge.is_ending)
         self._answers: dict[tuple[str, str], Answer] = {
             ("POST", "/console/login"): self._login,
             ("POST", "/console/logout"): self._logout,
             ("GET", "/console/session"): self._session,
+            ("GET", "/console/live"): self._follow,
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -156,6 +166,25 @@ class Console:
 
     async def _session(self, request: Request) -> Response:
         return self._session_answer(self.logged_in(request))
+
+    async def _follow(self, request: Request) -> Response:
+        """Return what a page follows, as a stream. Raises PermissionDenied without a role, as
+        traces want it."""
+        if request.query_params.get("view") != "requests":
+            raise InvalidInput("Bad input: view: expected `requests`", param="view")
+        principal = self.logged_in(request).principal
+        check_scopes(ROLES, principal)
+
+        def is_welcome() -> bool:
+            try:
+                now = self.logged_in(request).principal
+            except AuthenticationError:
+                return False
+            return not now.scopes.isdisjoint(ROLES)
+
+        holder = principal.login or principal.token_id
+        frames = self.live.requests(principal.account_id, holder, is_welcome)
+        return StreamingResponse(frames, headers=STREAM)
 
     def logged_in(self, request: Request) -> Session:
         """Return the session of a request. Raises AuthenticationError."""

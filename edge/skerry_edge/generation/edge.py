@@ -97,6 +97,7 @@ class Edge:
     steering: Steering | None = None  # None: clients are never sent elsewhere
     log_prompts: bool = False  # the operator wants their text in the log
     console: ConsoleMode = "loopback"  # whom its pages are shown to
+    is_ending: Callable[[], bool] = lambda: False  # it drains, and what need not go on ends
     models: Mapping[str, ModelSpec] = field(init=False)  # served here, by id and alias
     cache_keys: CacheKeys = field(init=False)
     clock: Callable[[], float] = time.monotonic  # seconds; for durations

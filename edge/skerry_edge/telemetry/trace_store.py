@@ -7,7 +7,9 @@ only written out when they are.
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -51,6 +53,15 @@ class TraceStore:
         self._running: dict[str, tuple[Trace, str]] = {}  # with the tenant; one for each request
         self._ended: OrderedDict[str, EndedTrace] = OrderedDict()
         self._bytes = 0
+        self._watchers: list[Callable[[EndedTrace], None]] = []
+
+    def watch(self, hear: Callable[[EndedTrace], None]) -> None:
+        """Call `hear` with every trace that ends, until `unwatch`. It must not raise."""
+        self._watchers.append(hear)
+
+    def unwatch(self, hear: Callable[[EndedTrace], None]) -> None:
+        """Call it no more."""
+        self._watchers.remove(hear)
 
     def begin(self, trace: Trace, tenant: str) -> None:
         """Have a request for a model found from now on: it was let in."""
@@ -73,7 +84,14 @@ class TraceStore:
         while len(self._ended) > self._max_traces or self._bytes > self._max_bytes:
             _, oldest = self._ended.popitem(last=False)
             self._bytes -= oldest.size
+        for hear in self._watchers:
+            hear(ended)
         return True
+
+    def last(self, tenant: str, number: int) -> list[EndedTrace]:
+        """Return a tenant's last requests that ended, the newest first."""
+        own = (each for each in reversed(self._ended.values()) if each.tenant == tenant)
+        return list(itertools.islice(own, number))
 
     def record(self, request_id: str) -> TraceRecord | None:
         """Return a request's trace as far as it has come; None when it is unknown, or forgotten."""
@@ -82,6 +100,10 @@ class TraceStore:
             return trace.record(self.edge, tenant=tenant, ended=False)
         if (ended := self._ended.get(request_id)) is None:
             return None
+        return self.record_of(ended)
+
+    def record_of(self, ended: EndedTrace) -> TraceRecord:
+        """Return the trace of a request that ended."""
         return ended.trace.record(
             self.edge,
             tenant=ended.tenant,

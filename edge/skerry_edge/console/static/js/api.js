@@ -36,7 +36,8 @@ async function send(method, path, body, more = {}) {
 async function refusal(reply) {
   const told = await reply.json().catch(() => ({}));
   const message = told.error?.message ?? told.errors?.[0]?.message ?? `The edge answered ${reply.status}.`;
-  if (reply.status === 401) dispatchEvent(new Event("loggedout"));
+  const isLogin = new URL(reply.url).pathname === "/console/login";
+  if (reply.status === 401 && !isLogin) dispatchEvent(new Event("loggedout"));
   return new Refused(message, reply.status, told.error?.param);
 }
 
@@ -55,6 +56,8 @@ export const get = (path) => send("GET", path).then((reply) => reply.json());
 export const apiPath = (path) => `/console/api/client/v4/accounts/${me.account}/ai${path}`;
 
 export const call = (path, body, more) => send("POST", apiPath(path), body, more);
+
+export const stream = (view, signal) => send("GET", `/console/live?view=${view}`, undefined, { signal });
 
 /** Yields the events of a stream: `{event, data}`, and `{comment}` of its comments. */
 export async function* events(reply) {

@@ -4,6 +4,7 @@ import { Refused, login, logout, me, session } from "./api.js";
 
 const PAGES = [
   { id: "playground", name: "Playground", key: "p", question: "What does a model say, and how fast?" },
+  { id: "requests", name: "Requests", key: "r", question: "What happened to this request, and why here?" },
 ];
 const root = document.documentElement;
 const main = $("#main");
@@ -157,6 +158,7 @@ async function begin() {
 
 const KEYS = [
   [["g", ...PAGES.map((each) => each.key)], `then: ${PAGES.map((each) => each.name).join(", ")}`],
+  [["/"], "filter (requests)"], [["j", "k"], "next, previous row"], [["Enter"], "open the row"], [["."], "pause, go on"],
   [["n"], "day, night"], [["?"], "these keys"], [["Esc"], "leave a field, close what is open"],
   [["Ctrl", "Enter"], "run (playground)"], [["Ctrl", "Shift", "Enter"], "replay with the same seed"],
 ];

@@ -1,8 +1,4 @@
-"""The console in a browser: Debian's Chromium, driven by Playwright, at a real edge.
-
-Each test compares what the page shows with what the API says, or with what the region was scripted
-to do. With `SKERRY_SHOTS=FOLDER` pictures of pages are kept there.
-"""
+"""The playground in a browser: what it shows is what the API says, or what was scripted."""
 
 from __future__ import annotations
 
@@ -11,147 +7,32 @@ import os
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
+from tests.edge.console.browsing import HUGE, NARROW, WIDE, Pages, ask, said, shot, until
 from tests.edge.support import (
     ACCOUNT,
     CHAT,
-    EDGE,
     MODEL,
     PATIENCE,
     Deployment,
     Hold,
     Moved,
     answer,
-    deployed,
 )
 from tests.tools import program
-
-from skerry_edge.console.codes import new_code
-from skerry_edge.limits import Limits
-from skerry_regions.wire.protocol import Submit
-
-library: Any = pytest.importorskip("playwright.sync_api")
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of the driver's pipes
 ]
 
-WIDE, NARROW, HUGE = (1440, 900), (360, 740), (3840, 2160)
-SHOTS = os.environ.get("SKERRY_SHOTS", "")
-
 
 @pytest.fixture(autouse=True)
 def _no_request_holds_the_loop() -> None:
     """Nothing is measured here: a browser shares the cores."""
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    path = program("chromium", "chromium")
-    with library.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with deployed(
-        tmp_path_factory.mktemp("browser"), Limits(max_requests=64), console="loopback"
-    ) as edge:
-        yield edge
-
-
-@pytest.fixture
-def at(shared: Deployment) -> Deployment:
-    shared.region.script = lambda submit: answer("Hello")
-    shared.region.explanation = ""
-    shared.region.streams.clear()
-    return shared
-
-
-class Pages:
-    """Opens pages, each in a browser context of its own, and collects what goes wrong in them."""
-
-    def __init__(self, chromium: Any, edge: Deployment) -> None:
-        self._chromium = chromium
-        self._edge = edge
-        self._contexts: list[Any] = []
-        self.faults: list[str] = []
-
-    def link(self, token_id: str | None = None, path: str = "/console/") -> str:
-        token_id = token_id or self._edge.token.split("_")[1]
-        code = new_code(self._edge.edge.secret, EDGE, token_id, time.time())
-        return f"{self.base}{path}#login={code}"
-
-    @property
-    def base(self) -> str:
-        return f"http://127.0.0.1:{self._edge.port}"
-
-    def open(
-        self,
-        url: str | None = None,
-        *,
-        size: tuple[int, int] = WIDE,
-        theme: str = "dark",
-        **more: Any,
-    ) -> Any:
-        width, height = size
-        context = self._chromium.new_context(
-            viewport={"width": width, "height": height}, color_scheme=theme, **more
-        )
-        self._contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(PATIENCE * 1000)
-        page.on("pageerror", lambda error: self.faults.append(f"error: {error}"))
-        page.on("console", self._said)
-        page.on("request", self._requested)
-        page.goto(url or self.link())
-        return page
-
-    def _said(self, message: Any) -> None:
-        if message.type in ("error", "warning") and "Failed to load resource" not in message.text:
-            self.faults.append(message.text)
-
-    def _requested(self, request: Any) -> None:
-        if not request.url.startswith((self.base, "data:")):
-            self.faults.append(f"outside: {request.url}")
-
-    def close(self) -> None:
-        for context in self._contexts:
-            context.close()
-
-
-@pytest.fixture
-def pages(chromium: Any, at: Deployment) -> Iterator[Pages]:
-    """Afterwards: no error in a console, nothing refused by the policy, no request outside."""
-    made = Pages(chromium, at)
-    yield made
-    made.close()
-    assert made.faults == []
-
-
-def ask(page: Any, prompt: str = "Hi") -> None:
-    page.wait_for_selector("#run")
-    page.fill("#ask", prompt)
-    page.click("#run")
-
-
-def shot(page: Any, name: str) -> None:
-    if SHOTS:
-        Path(SHOTS).mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=Path(SHOTS) / f"{name}.png")
-
-
-def said(text: str) -> Callable[[Submit], Any]:
-    return lambda submit: answer(text)
 
 
 # --- the first minute ----------------------------------------------------------------------------
@@ -199,7 +80,7 @@ def test_the_text_streams_as_it_comes(at: Deployment, pages: Pages) -> None:
     at.region.script = lambda submit: [list(b"One"), Hold()]
     page = pages.open()
     ask(page)
-    page.wait_for_function("document.querySelector('.answer').innerText.includes('One')")
+    until(page, "document.querySelector('.answer').innerText.includes('One')")
     assert page.inner_text("#run") == "Stop"
     page.click("#run")
     page.wait_for_selector("text=Stopped after")
@@ -238,7 +119,7 @@ def test_a_conversation_goes_on(at: Deployment, pages: Pages) -> None:
     ask(page, "One?")
     page.wait_for_selector("text=Done:")
     ask(page, "Two?")
-    page.wait_for_function("document.querySelectorAll('.asked').length === 2")
+    until(page, "document.querySelectorAll('.asked').length === 2")
     page.wait_for_selector("text=Done:")
     prompt = bytes(each for each in at.region.submits[-1].prompt_ids if each < 256).decode()
     assert prompt == "<user>One?\n<assistant>Hello\n<user>Two?\n<assistant>"
@@ -249,7 +130,7 @@ def test_two_models_answer_side_by_side(at: Deployment, pages: Pages) -> None:
     page.wait_for_selector("#run")
     page.check("#side")
     ask(page)
-    page.wait_for_function("document.querySelectorAll('.lane .state').length === 2")
+    until(page, "document.querySelectorAll('.lane .state').length === 2")
     assert {each.model for each in at.region.submits} == {MODEL, CHAT}
     assert len({each.sampling.seed for each in at.region.submits}) == 1
     shot(page, "side-by-side-dark")
@@ -262,7 +143,7 @@ def test_a_schema_is_refused_with_its_path(at: Deployment, pages: Pages) -> None
     bad = '{"type": "object", "properties": {"a": {"type": "year"}}}'
     page.fill("#schema-text", bad)
     page.click("#run")
-    page.wait_for_function("document.querySelector('#schema-fault').textContent !== ''")
+    until(page, "document.querySelector('#schema-fault').textContent !== ''")
     refused = at.chat(
         response_format={
             "type": "json_schema",
@@ -402,7 +283,7 @@ def test_the_keyboard_is_enough(at: Deployment, pages: Pages) -> None:
     page.focus("#ask")
     page.keyboard.type("Again")
     page.keyboard.press("Control+Enter")
-    page.wait_for_function("document.querySelectorAll('.asked').length === 2")
+    until(page, "document.querySelectorAll('.asked').length === 2")
     page.wait_for_selector("text=Done:")
     page.keyboard.press("Control+Shift+Enter")
     page.wait_for_selector("text=Identical")
