@@ -44,6 +44,7 @@ from skerry_regions.drivers.sqlite_queue import SqliteQueue
 from skerry_regions.geo.region_report import RegionReport
 from skerry_regions.models.catalog import Catalog, ModelFile, ModelSpec, Price
 from skerry_regions.region.attempt_record import AttemptedStream, AttemptRecord
+from skerry_regions.region.region_figures import SeenFleet
 from skerry_regions.spec_types import ConsoleMode
 from skerry_regions.wire.protocol import Done, Embed, PhaseUsage, Submit, Tokens
 from skerry_regions.zones import GLOBAL
@@ -335,6 +336,8 @@ def deployed(
     hosts: frozenset[str] = frozenset(),
     at_once_seconds: float = PATIENCE,
     console: ConsoleMode = "off",
+    fleet: Callable[[], SeenFleet] = SeenFleet,
+    platform: str = "",
 ) -> Generator[Deployment]:
     """A real edge on loopback, in front of a `ScriptedRegion`. `at_once_seconds` is what may be
     worked on for requests that are refused."""
@@ -361,6 +364,8 @@ def deployed(
         log_prompts=log_prompts,
         report=report,
         console=console,
+        fleet=fleet,
+        platform=platform,
         traces=TraceStore(EDGE),
     )
     with serving(create_app(edge), limits) as port:

@@ -93,7 +93,8 @@ async def assembled(
     While entered it follows the files of its home. `more` is for `Edge`. Raises `CannotStart`.
     """
     stores, config = open_stores(home, id), read_config(home)
-    logins = Logins("" if config is None else config.account_id)
+    platform = "" if config is None else config.account_id
+    logins = Logins(platform)
     journal = stores.journal
     async with (
         exporting(id, region) as export,
@@ -116,6 +117,7 @@ async def assembled(
             region=client,
             tokens=tokens,
             logins=logins,
+            platform=platform,
             admission=admission,
             secret=secret(home),
             limits=front.limits,

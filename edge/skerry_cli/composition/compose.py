@@ -35,6 +35,7 @@ from skerry_cli.home.instance import Instance, announce
 from skerry_cli.home.parts import credentials, install_models, reachable, sentence, url_of
 from skerry_cli.home.state import Config, Home
 from skerry_cli.report import StartReporter, ready_report
+from skerry_cli.tables import short_model
 from skerry_edge.api.app import create_app
 from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.limits import Limits
@@ -43,10 +44,12 @@ from skerry_regions.models.problems import LeftOut
 from skerry_regions.node.grammar.grammars import grammars_of
 from skerry_regions.node.kv_sweep import sweeping
 from skerry_regions.node.node import Node
+from skerry_regions.node.reporting import work_of
 from skerry_regions.node.watchdog import Watchdog
 from skerry_regions.process.loop_watch import LoopWatch
 from skerry_regions.process.startup import on_thread, stop_on_signals, unless
 from skerry_regions.region.local import LocalRegion
+from skerry_regions.region.region_figures import SeenFleet, SeenNode, SeenRegion
 from skerry_regions.spec_types import ConsoleMode
 
 logger = logging.getLogger(__name__)
@@ -174,6 +177,7 @@ async def _serve(
                     tokens=tokens,
                     metrics=metrics,
                     console=options.console,
+                    fleet=partial(seen_node, node),
                     is_ending=stop.is_set,
                     ailment=lambda: watchdog.ailment,
                 ) as edge,
@@ -185,6 +189,25 @@ async def _serve(
             loop_watch.close()
             await watchdog.close()
             await node.close()
+
+
+def seen_node(node: Node) -> SeenFleet:
+    """Return the one node of this process, as an edge elsewhere would see it: a row a model."""
+    figures = node.statistics()
+    rows = [
+        SeenNode(
+            id=f"{each.node} {short_model(each.model)}",
+            region=each.region,
+            role=each.role,
+            model=each.model,
+            state=each.state,
+            streams=each.streams,
+            work=None if each.model not in figures else work_of(figures[each.model]),
+        )
+        for each in node.status()
+    ]
+    here = SeenRegion(name=REGION, rtt=0.0, nodes=len(rows))
+    return SeenFleet(region=REGION, regions=[here], nodes=rows)
 
 
 def _when_lost(restart: Restart, port: int) -> Callable[[str], None]:

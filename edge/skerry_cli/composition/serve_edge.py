@@ -50,7 +50,7 @@ from skerry_regions.region.cost_placer import CONFIG, CostPlacer
 from skerry_regions.region.directory import Directory, directly
 from skerry_regions.region.known_models import KnownModels
 from skerry_regions.region.plain_placers import by_rule
-from skerry_regions.region.region_figures import queue_seconds, region_rtts
+from skerry_regions.region.region_figures import queue_seconds, region_rtts, seen_fleet
 from skerry_regions.region.remote_region import RemoteRegion
 from skerry_regions.registry import Member, Registry
 from skerry_regions.spec_types import ConsoleMode, PlacementRule
@@ -199,6 +199,7 @@ async def _serve(
                 hosts=options.hosts | edge_names(topology, options.id),
                 residency=options.zone,
                 console=options.console,
+                fleet=partial(seen_fleet, directory, state, places_of(topology)),
                 is_ending=lambda: stop.is_set() or retire.is_set(),
                 metrics=metrics,
                 report=report,
@@ -224,6 +225,12 @@ def edge_names(topology: Topology | None, id: str) -> frozenset[str]:
     """Return what a topology says that an edge answers to."""
     edges = () if topology is None else topology.edges
     return frozenset(host_of(host) for edge in edges if edge.name == id for host in edge.hosts)
+
+
+def places_of(topology: Topology | None) -> dict[str, tuple[float, float]]:
+    """Return latitudes and longitudes of a topology's regions, by name."""
+    regions = () if topology is None else topology.regions
+    return {each.name: each.location for each in regions}
 
 
 def _report(

@@ -15,20 +15,26 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable
-from http.cookies import CookieError, SimpleCookie
 from typing import Any, Protocol
 
-import msgspec
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from skerry import __version__
-from skerry.errors import AuthenticationError, BodyTooLarge, InvalidInput, NotFound, SkerryError
+from skerry.errors import (
+    AuthenticationError,
+    InvalidInput,
+    NotFound,
+    PermissionDenied,
+    RequestError,
+    SkerryError,
+)
 from skerry_edge.console.assets import Assets
 from skerry_edge.console.codes import LoginCodes
 from skerry_edge.console.live import Live
+from skerry_edge.console.login import ConsoleLogin, cookie_in, cookie_of
 from skerry_edge.console.origin import SECURITY_HEADERS, check_own, is_shown
 from skerry_edge.console.sessions import SESSION_SECONDS, Session, Sessions
 from skerry_edge.envelopes import JSONBytes, encode, known_error, retry_headers
@@ -44,8 +50,6 @@ from skerry_regions.models.catalog import ModelSpec
 
 HOME = "/console/"
 API = "/console/api"
-COOKIE = "skerry"
-LOGIN_BYTES = 8 << 10  # of a login's body: tokens of issuers are a few thousand
 ROUTE = "/console"  # in metrics, of all that is not the API's
 NO_STORE = {"cache-control": "no-store"}
 STREAM = {
@@ -64,13 +68,6 @@ class Serve(Protocol):
     async def __call__(
         self, scope: Scope, receive: Receive, send: Send, inside: InsideCall | None = None
     ) -> None: ...
-
-
-class ConsoleLogin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Body of a login: one of both."""
-
-    token: str = ""
-    code: str = ""
 
 
 class Console:
@@ -132,7 +129,7 @@ class Console:
 
     async def _login(self, request: Request) -> Response:
         """Take an API token, a login of an issuer or a one-time code, and give a session."""
-        given = _decoded(await _body(request))
+        given = await ConsoleLogin.of(request)
         principal = await self._authenticated(given)
         if principal is None:
             what = (
@@ -141,7 +138,7 @@ class Console:
             raise AuthenticationError(f"This {what}.")
         secret = self.sessions.begin(principal)
         response = self._session_answer(Session(principal, 0.0))
-        name, is_secure = _cookie_of(request)
+        name, is_secure = cookie_of(request)
         response.set_cookie(
             name, secret, max_age=SESSION_SECONDS, path="/", secure=is_secure, httponly=True,
             samesite="strict",
@@ -158,8 +155,8 @@ class Console:
         return principal
 
     async def _logout(self, request: Request) -> Response:
-        name, is_secure = _cookie_of(request)
-        self.sessions.end(_cookie(request.headers, name))
+        name, is_secure = cookie_of(request)
+        self.sessions.end(cookie_in(request.headers, name))
         response = Response(status_code=204, headers=NO_STORE)
         response.delete_cookie(name, path="/", secure=is_secure, httponly=True, samesite="strict")
         return response
@@ -169,26 +166,39 @@ class Console:
 
     async def _follow(self, request: Request) -> Response:
         """Return what a page follows, as a stream. Raises PermissionDenied without a role, as
-        traces want it."""
-        if request.query_params.get("view") != "requests":
-            raise InvalidInput("Bad input: view: expected `requests`", param="view")
+        traces want it, or without one of the platform's for what is the platform's."""
+        view = request.query_params.get("view")
+        if view not in ("requests", "regions"):
+            raise InvalidInput("Bad input: view: expected `requests` or `regions`", param="view")
         principal = self.logged_in(request).principal
-        check_scopes(ROLES, principal)
+        self._check_view(view, principal)
 
         def is_welcome() -> bool:
             try:
-                now = self.logged_in(request).principal
-            except AuthenticationError:
+                self._check_view(view, self.logged_in(request).principal)
+            except RequestError:
                 return False
-            return not now.scopes.isdisjoint(ROLES)
+            return True
 
         holder = principal.login or principal.token_id
-        frames = self.live.requests(principal.account_id, holder, is_welcome)
+        if view == "regions":
+            frames = self.live.fleet(self._edge.fleet, holder, is_welcome)
+        else:
+            frames = self.live.requests(principal.account_id, holder, is_welcome)
         return StreamingResponse(frames, headers=STREAM)
+
+    def _check_view(self, view: str, principal: Principal) -> None:
+        check_scopes(ROLES, principal)
+        if view == "regions" and not self._sees_platform(principal):
+            raise PermissionDenied("Regions and nodes are for roles of the platform's account.")
+
+    def _sees_platform(self, principal: Principal) -> bool:
+        is_own = bool(self._edge.platform) and principal.account_id == self._edge.platform
+        return principal.role == "operator" or (principal.role is not None and is_own)
 
     def logged_in(self, request: Request) -> Session:
         """Return the session of a request. Raises AuthenticationError."""
-        session = self.sessions.find(_cookie(request.headers, _cookie_of(request)[0]))
+        session = self.sessions.find(cookie_in(request.headers, cookie_of(request)[0]))
         if session is None:
             raise AuthenticationError("Log in: there is no session, or it is over.")
         return session
@@ -203,6 +213,7 @@ class Console:
             "scopes": sorted(principal.scopes),
             "edge": edge.traces.edge,
             "version": __version__,
+            "sees_platform": self._sees_platform(principal),
             "models": [_model(each, edge.limits) for each in served],
         }
         return JSONBytes(encode(told), headers=NO_STORE)
@@ -245,39 +256,6 @@ def _model(spec: ModelSpec, limits: Limits) -> dict[str, Any]:
         "capabilities": list(spec.capabilities),
         "price": [price.prompt, price.cached, price.output],
     }
-
-
-def _cookie_of(request: Request) -> tuple[str, bool]:
-    """Return a cookie's name, and whether it goes over TLS alone. In the clear the name has the
-    port: browsers show a cookie to every port of a host."""
-    if request.url.scheme == "https":
-        return f"__Host-{COOKIE}", True
-    server = request.scope.get("server")
-    return f"{COOKIE}-{server[1] if server else 0}", False
-
-
-def _cookie(headers: Headers, name: str) -> str:
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(name)
-    except CookieError:
-        return ""
-    return "" if found is None else found.value
-
-
-async def _body(request: Request) -> bytes:
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > LOGIN_BYTES:
-            raise BodyTooLarge(f"The body of a login exceeds {LOGIN_BYTES} bytes.")
-    return body
-
-
-def _decoded(body: bytes) -> ConsoleLogin:
-    try:
-        return msgspec.json.decode(body, type=ConsoleLogin)
-    except msgspec.DecodeError as error:
-        raise InvalidInput(f"Bad input: {error}") from None
 
 
 def _refusal(exc: Exception) -> Response:

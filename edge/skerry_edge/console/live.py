@@ -17,8 +17,10 @@ from typing import Protocol
 import msgspec
 
 from skerry.errors import RateLimited
+from skerry_edge.console.fleet import FleetChannel
 from skerry_edge.console.rows import RequestRow, row_of
 from skerry_edge.telemetry.trace_store import EndedTrace, TraceStore
+from skerry_regions.region.region_figures import SeenFleet
 
 BEAT_SECONDS = 0.5
 SILENT_BEATS = 2  # after which an empty delta says that nothing happened
@@ -158,6 +160,13 @@ class Live:
         """Return the stream of an account's requests. Raises RateLimited beyond the bounds."""
         viewer = Viewer(("requests", account), holder, is_welcome)
         return self._follow(viewer, lambda: RequestChannel(self._traces, account))
+
+    def fleet(
+        self, look: Callable[[], SeenFleet], holder: str, is_welcome: Callable[[], bool]
+    ) -> AsyncGenerator[bytes]:
+        """Return the stream of regions and nodes. Raises RateLimited beyond the bounds."""
+        viewer = Viewer(("regions", ""), holder, is_welcome)
+        return self._follow(viewer, lambda: FleetChannel(look, self._wall_clock))
 
     def _follow(self, viewer: Viewer, new_channel: Callable[[], Channel]) -> AsyncGenerator[bytes]:
         if not self._has_room(viewer.holder):

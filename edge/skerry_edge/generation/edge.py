@@ -27,6 +27,7 @@ from skerry_edge.text.encoder import EncoderText
 from skerry_edge.text.model import TextModel
 from skerry_regions.geo.region_report import RegionReport
 from skerry_regions.models.catalog import Catalog, ModelSpec
+from skerry_regions.region.region_figures import SeenFleet
 from skerry_regions.spec_types import ConsoleMode
 from skerry_regions.wire.client import RegionClient
 from skerry_regions.zones import GLOBAL
@@ -97,6 +98,8 @@ class Edge:
     steering: Steering | None = None  # None: clients are never sent elsewhere
     log_prompts: bool = False  # the operator wants their text in the log
     console: ConsoleMode = "loopback"  # whom its pages are shown to
+    fleet: Callable[[], SeenFleet] = SeenFleet  # what it sees of the platform
+    platform: str = ""  # the platform's own account
     is_ending: Callable[[], bool] = lambda: False  # it drains, and what need not go on ends
     models: Mapping[str, ModelSpec] = field(init=False)  # served here, by id and alias
     cache_keys: CacheKeys = field(init=False)

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from skerry_core.blocks import CacheChanges
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.engine.engine import Engine
-from skerry_core.engine.figures import Load
+from skerry_core.engine.figures import Load, Statistics
 from skerry_regions.prefix_news import PrefixPublisher
 from skerry_regions.speeds import StepSample
 from skerry_regions.view import NodeLoad
-from skerry_regions.wire.reports import MAX_BANDWIDTH, MAX_FETCHED, Fetched, Report
+from skerry_regions.wire.reports import MAX_BANDWIDTH, MAX_FETCHED, EngineWork, Fetched, Report
 
 LOOK_SECONDS = 0.05  # between looks at every sequence of an engine
 
@@ -35,6 +35,17 @@ class StepNews:
     changes: CacheChanges
     load: Load | None  # only now and then: looking at every sequence takes time
     as_of: float  # of the load, on the reporter's clock
+
+
+def work_of(statistics: Statistics) -> EngineWork:
+    """Return the figures of an engine that people look at."""
+    return EngineWork(
+        busy_seconds=statistics.busy_seconds,
+        looked_up_tokens=statistics.cache_query_tokens,
+        hit_tokens=statistics.cache_hit_tokens,
+        blocks=statistics.blocks,
+        blocks_used=statistics.blocks_used,
+    )
 
 
 class Reporter:
@@ -113,6 +124,7 @@ class Reporter:
             model=self._model,
             load=self._queue,
             load_age=self._clock() - self._as_of,
+            work=work_of(self._engine.statistics()),
             sample=self._sample(),
             fetched=fetched,
             file_bandwidth=self._file_bandwidth(),

@@ -13,7 +13,7 @@ from skerry_regions.routing.summaries import RegionSummary, Summaries
 from skerry_regions.speeds import LinkSpeed, NodeSpeed
 from skerry_regions.view import View
 from skerry_regions.wire.link import NodeLink
-from skerry_regions.wire.reports import Report, SentRequest
+from skerry_regions.wire.reports import EngineWork, Report, SentRequest
 
 
 class ClusterState:
@@ -29,6 +29,8 @@ class ClusterState:
         self.observations = Observations(region, links=links)
         self.summaries = Summaries()
         self.clock = clock
+        self.work: dict[str, EngineWork] = {}  # by node, as it last reported it
+        self.summarised: dict[tuple[str, str], RegionSummary] = {}  # by edge and model
         self._hearing: list[Callable[[str, SentRequest], None]] = []
         self._models_of: dict[str, set[str]] = {}  # by edge: views that it stands in
 
@@ -39,6 +41,8 @@ class ClusterState:
     def members_changed(self, members: Mapping[str, Member]) -> None:
         """Follow the nodes and edges that are there now, and no others."""
         self.observations.know(member for member in members.values() if member.kind == "node")
+        self.work = {node: work for node, work in self.work.items() if node in members}
+        self.summarised = {key: each for key, each in self.summarised.items() if key[0] in members}
         for edge in self.summaries.know(
             {id_: member for id_, member in members.items() if member.kind == "edge"}
         ):
@@ -63,7 +67,10 @@ class ClusterState:
             self.observations.reached(member.region, link.rtt)
         if report.region is not None:
             self._summarised(link, report.model, report.region)
-        elif self.observations.take(link.node, report, self.clock()):
+            return
+        if report.work is not None and member.model == report.model:
+            self.work[link.node] = report.work
+        if self.observations.take(link.node, report, self.clock()):
             link.want_snapshot(report.model)
 
     def _summarised(self, link: NodeLink, model: str, summary: RegionSummary) -> None:
@@ -71,6 +78,8 @@ class ClusterState:
         region = self.summaries.take(
             link.node, model, summary, self.clock(), _any_speed(view, self.observations.region)
         )
+        if region is not None:
+            self.summarised[link.node, model] = summary
         if region is not None and not summary.num_nodes:
             view.remove(link.node)
         elif region is not None:

@@ -1,12 +1,25 @@
-"""What an edge knows of regions in one number each, for those who choose between regions."""
+"""What an edge knows of the platform, for others than its router: a number of each region for those
+who choose between regions; regions, and the nodes of its own, for people.
+
+Of another region an edge knows its edges' summaries alone, however many nodes stand there.
+"""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from skerry_regions.region.cost_placer import CostPlacer
+from msgspec import Struct
+
+from skerry_regions.region.cluster_state import ClusterState
 from skerry_regions.region.directory import Directory
+from skerry_regions.registry import Member
+from skerry_regions.view import NodeState
+from skerry_regions.wire.reports import EngineWork
+
+if TYPE_CHECKING:
+    from skerry_regions.region.cost_placer import CostPlacer
 
 
 def queue_seconds(placer: CostPlacer, models: Iterable[str]) -> float:
@@ -23,3 +36,106 @@ def region_rtts(directory: Directory) -> dict[str, float]:
         region = members[id_].region
         least[region] = min(seconds, least.get(region, seconds))
     return least
+
+
+class SeenNode(Struct, frozen=True, kw_only=True):
+    """A node, as its last report has it."""
+
+    id: str
+    region: str
+    role: str
+    model: str
+    state: str  # ready, starting, draining, failed, or down: no connection to it
+    streams: int = 0
+    queue_seconds: float = 0.0  # of prompts that wait or are computed
+    work: EngineWork | None = None  # None: it has not said
+
+
+class SeenRegion(Struct, frozen=True, kw_only=True):
+    """A region, as an edge sees it."""
+
+    name: str
+    place: tuple[float, float] | None = None  # latitude and longitude, where it is known
+    rtt: float | None = None  # seconds to it and back; None: nothing answers
+    queue_seconds: float | None = None  # at its median node; None: nobody says
+    nodes: int = 0  # that take streams
+    is_up: bool = True
+
+
+class SeenFleet(Struct, frozen=True, kw_only=True):
+    """Regions and nodes, from where the edge stands."""
+
+    region: str = ""  # the edge's own
+    regions: list[SeenRegion] = []
+    nodes: list[SeenNode] = []
+
+
+def seen_fleet(
+    directory: Directory, state: ClusterState, places: Mapping[str, tuple[float, float]]
+) -> SeenFleet:
+    """Return what an edge sees now. `places` are latitudes and longitudes by region."""
+    here = state.observations.region
+    nodes = [
+        _node(member, directory, state)
+        for member in directory.members.values()
+        if member.kind == "node"
+    ]
+    rtts = region_rtts(directory)
+    names = {here, *places, *(member.region for member in directory.members.values())}
+    regions = [
+        _region(name, [each for each in nodes if each.region == name], directory, state)
+        for name in sorted(names)
+    ]
+    placed = [
+        SeenRegion(
+            name=each.name,
+            place=places.get(each.name),
+            rtt=rtts.get(each.name),
+            queue_seconds=each.queue_seconds,
+            nodes=each.nodes,
+            is_up=each.is_up,
+        )
+        for each in regions
+    ]
+    return SeenFleet(region=here, regions=placed, nodes=nodes)
+
+
+def _node(member: Member, directory: Directory, state: ClusterState) -> SeenNode:
+    link = directory.link(member.id)
+    known = state.observations.view(member.model).nodes.get(member.id)
+    return SeenNode(
+        id=member.id,
+        region=member.region,
+        role=member.role,
+        model=member.model,
+        state=member.state if link is not None and link.is_up else "down",
+        streams=0 if known is None else known.load.streams,
+        queue_seconds=0.0 if known is None else _queue(known),
+        work=state.work.get(member.id),
+    )
+
+
+def _region(
+    name: str, nodes: list[SeenNode], directory: Directory, state: ClusterState
+) -> SeenRegion:
+    """Return a region by its nodes, where they are known one by one, else by its edges' words."""
+    if nodes:
+        ready = [each for each in nodes if each.state == "ready"]
+        queue = statistics.median(each.queue_seconds for each in ready) if ready else None
+        return SeenRegion(name=name, queue_seconds=queue, nodes=len(ready), is_up=bool(ready))
+    members = directory.members
+    edges = [id for id, member in members.items() if member.region == name]
+    links = [directory.link(id) for id in edges]
+    words = [each for (edge, _), each in state.summarised.items() if edge in edges]
+    return SeenRegion(
+        name=name,
+        queue_seconds=max((each.residual[1] for each in words), default=None),
+        nodes=sum({key[1]: each.num_nodes for key, each in state.summarised.items()
+                   if key[0] in edges}.values()),
+        is_up=any(link is not None and link.is_up for link in links),
+    )  # fmt: skip
+
+
+def _queue(node: NodeState) -> float:
+    load, speed = node.load, node.speed
+    return load.prefill_tokens * speed.per_token + load.prefill_pairs * speed.per_pair

@@ -39,6 +39,16 @@ class SentRequest(Struct, frozen=True, kw_only=True, array_like=True):
     age: Seconds  # since it was sent
 
 
+class EngineWork(Struct, frozen=True, kw_only=True, array_like=True):
+    """What an engine has done since its start, and its KV blocks: for people, not for a router."""
+
+    busy_seconds: Seconds
+    looked_up_tokens: Count  # of prompts, in the prefix cache …
+    hit_tokens: Count  # … and found there
+    blocks: Count
+    blocks_used: Count
+
+
 class Report(Struct, frozen=True, kw_only=True, tag="report"):
     """How one engine of the node does, several times a second: what a router needs to know.
 
@@ -56,3 +66,4 @@ class Report(Struct, frozen=True, kw_only=True, tag="report"):
     region: RegionSummary | None = None  # from an edge: of its region's nodes; the rest is empty
     sent: Annotated[list[SentRequest], Meta(max_length=MAX_SENT)] = []
     """From an edge to those of its own region; the rest is empty."""
+    work: EngineWork | None = None

@@ -177,8 +177,8 @@ def test_a_token_becomes_a_session_that_no_script_reads(
     reply = browser.post("/console/login", json={"token": shown.token})
     assert reply.json() | {"models": []} == {
         "account": ACCOUNT, "holder": shown.token.split("_")[1], "role": "developer",
-        "scopes": ["developer", "read", "run"], "edge": EDGE, "version": reply.json()["version"],
-        "models": [],
+        "scopes": ["developer", "read", "run"], "edge": EDGE, "sees_platform": False,
+        "version": reply.json()["version"], "models": [],
     }  # fmt: skip
     [bytes_model, _] = reply.json()["models"]
     assert bytes_model["id"] == MODEL

@@ -5,6 +5,7 @@ import { Refused, login, logout, me, session } from "./api.js";
 const PAGES = [
   { id: "playground", name: "Playground", key: "p", question: "What does a model say, and how fast?" },
   { id: "requests", name: "Requests", key: "r", question: "What happened to this request, and why here?" },
+  { id: "regions", name: "Regions", key: "m", question: "How far, how busy, and is all of it there?" },
 ];
 const root = document.documentElement;
 const main = $("#main");

@@ -1,0 +1,131 @@
+// Regions and nodes as this edge sees them: how far, how busy, what is in them.
+import { $, attr, clock, count, h, ms, notice, short, state, text, visible } from "../dom.js";
+import { me } from "../api.js";
+import { chart } from "../chart.js";
+import { follow } from "../live.js";
+
+const STATES = { ready: "ready", starting: "progressing", draining: "draining", failed: "down", down: "down" };
+const SHOWN = 1000; // nodes in the table
+
+const percent = (value) => (value === null ? "—" : `${value} %`);
+const meter = (value) => h("span", { class: "meter", "aria-hidden": "true" }, h("i", { style: { width: `${value ?? 0}%` } }));
+
+export function mount(main, chosen) {
+  if (!me.sees_platform) {
+    main.append(notice("empty", "This is for the platform's own people",
+      "Regions and nodes are all tenants' together. Log in with a token of the platform's account that has a role; a tenant's requests are on the page beside.",
+      h("a", { class: "button", href: "/console/requests" }, "Requests")));
+    return {};
+  }
+  const nodes = new Map(), regions = new Map();
+  let own = "", at = 0, due = 0, picked = chosen;
+  const map = chart((name) => pick(name === picked ? "" : name));
+  const age = h("span", { class: "tally" });
+  const regionRows = h("tbody", {}), nodeRows = h("tbody", {});
+  const title = h("h2", {}, "Nodes");
+  const all = h("button", { type: "button", class: "button", hidden: true, on: { click: () => pick("") } }, "All regions");
+  const table = (names, body, label) => h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label },
+    h("table", { class: "figures" }, h("thead", {}, h("tr", {}, names.map((name, place) => h("th", { scope: "col", class: place > 0 && !["State", "Role", "Model"].includes(name) ? "num" : null }, name)))), body));
+  const waiting = h("div", { class: "blank" }, h("p", {}, "Waiting for the first look…"));
+  const board = h("div", { class: "over", hidden: true },
+    h("div", { class: "stack" }, map.element,
+      h("section", { "aria-label": "Nodes" }, h("div", { class: "tools" }, title, all),
+        table(["Node", "State", "Role", "Model", "Streams", "Queue", "Busy", "KV", "Hits"], nodeRows, "Nodes"),
+        h("p", { class: "hint" }, "Busy is since the last look, half a second ago; KV of the blocks in memory; hits of the prompts' tokens since the node began. Of other regions an edge knows no single node."))),
+    h("section", { class: "stack", "aria-label": "Regions" }, h("div", { class: "tools" }, h("h2", {}, "Regions"), h("span", { class: "hint" }, "as this edge sees them"), age),
+      table(["Region", "State", "Trip", "Queue", "Nodes"], regionRows, "Regions"),
+      h("p", { class: "hint" }, "To take a region or an edge out of work, have the control plane drain it: ", h("code", {}, "skerry apply"), " with ", h("code", {}, "draining: true"), ".")));
+  main.append(waiting, board);
+
+  function soon() {
+    due ||= requestAnimationFrame(() => { due = 0; draw(); });
+  }
+
+  function pick(name) {
+    picked = name;
+    history.replaceState(null, "", `/console/regions${name ? `/${encodeURIComponent(name)}` : ""}`);
+    soon();
+  }
+
+  const busyOf = (region) => {
+    const known = [...nodes.values()].filter((each) => each.region === region && each.busy !== null);
+    return known.length ? Math.round(known.reduce((sum, each) => sum + each.busy, 0) / known.length) : null;
+  };
+
+  /** Keeps the rows of a table by name, and changes only what differs. */
+  function rows(body, list, cells) {
+    const old = new Map([...body.children].map((row) => [row.dataset.name, row]));
+    list.forEach((each, place) => {
+      const name = each.id ?? each.name, key = JSON.stringify(each);
+      let row = old.get(name);
+      old.delete(name);
+      if (row?.dataset.key !== key) {
+        const fresh = h("tr", { data: { name, key, state: each.state } }, cells(each));
+        if (row) row.replaceWith(fresh);
+        row = fresh;
+      }
+      if (body.children[place] !== row) body.insertBefore(row, body.children[place] ?? null);
+    });
+    for (const row of old.values()) row.remove();
+  }
+
+  function draw() {
+    waiting.hidden = true;
+    board.hidden = false;
+    const listed = [...regions.values()].sort((a, b) => (a.rtt ?? 1e9) - (b.rtt ?? 1e9));
+    map.draw(listed, own, busyOf);
+    rows(regionRows, listed, (each) => [
+      h("th", { scope: "row" }, h("button", { type: "button", class: "rowlink", on: { click: () => pick(each.name) } }, visible(each.name), each.name === own && h("small", {}, " here"))),
+      h("td", {}, state(STATES[each.state] ?? "pending", each.state)),
+      h("td", { class: "num" }, each.rtt === null ? "—" : ms(each.rtt)),
+      h("td", { class: "num" }, each.queue === null ? "—" : ms(each.queue)),
+      h("td", { class: "num" }, count(each.nodes))]);
+    const shown = [...nodes.values()].filter((each) => !picked || each.region === picked).sort((a, b) => (a.id < b.id ? -1 : 1));
+    rows(nodeRows, shown.slice(0, SHOWN), (each) => [
+      h("th", { scope: "row" }, visible(each.id)), h("td", {}, state(STATES[each.state] ?? "pending", each.state)),
+      h("td", {}, visible(each.role)), h("td", {}, visible(short(each.model))), h("td", { class: "num" }, count(each.streams)),
+      h("td", { class: "num" }, ms(each.queue)), h("td", { class: "num" }, meter(each.busy), percent(each.busy)),
+      h("td", { class: "num" }, meter(each.kv), percent(each.kv)), h("td", { class: "num" }, percent(each.hits))]);
+    text(title, picked ? `Nodes of ${visible(picked)}: ${count(shown.length)}` : `Nodes: ${count(shown.length)}`);
+    all.hidden = !picked;
+    text(age, `${clock(at)} UTC`);
+  }
+
+  const stop = follow("regions", {
+    snapshot(frame) {
+      nodes.clear();
+      regions.clear();
+      own = frame.region;
+      this.delta(frame);
+    },
+    delta(frame) {
+      at = frame.at;
+      for (const each of frame.nodes ?? []) nodes.set(each.id, each);
+      for (const each of frame.regions ?? []) regions.set(each.name, each);
+      for (const name of frame.gone_nodes ?? []) nodes.delete(name);
+      for (const name of frame.gone_regions ?? []) regions.delete(name);
+      soon();
+    },
+    refused: (message) => waiting.replaceChildren(h("p", {}, message)),
+    state(seconds) {
+      const banner = $(".banner");
+      banner.hidden = seconds === null;
+      attr(document.documentElement, "data-stale", String(seconds !== null));
+      if (seconds !== null) text(banner, `No word from this edge for ${seconds} s. Figures are those of ${clock(at)} UTC; trying again.`);
+    },
+  });
+
+  return {
+    update: pick,
+    stop() {
+      stop();
+      map.stop();
+      cancelAnimationFrame(due);
+      $(".banner").hidden = true;
+      attr(document.documentElement, "data-stale", "false");
+    },
+    key(event, isField) {
+      if (event.key === "Escape" && !isField && picked) pick("");
+    },
+  };
+}
