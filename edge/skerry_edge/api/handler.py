@@ -105,19 +105,20 @@ def job_of(
     prompt_logprobs: int | None = None,
     tells_stop_token: bool = False,
     is_seeded: bool = False,
+    is_raw: bool = False,
     pins: tuple[Pin, ...] = (),
 ) -> Job:
     """Return a prompt's job: what the region is sent of it, but for the time that is left. `pins`
     are in place of what the header says."""
     if caller.pin_seconds and not pins:
         pins = ((len(prompt_ids), caller.pin_seconds),)
-    thought = (
-        thought_at(text.family, text.ending(prompt_ids)) if text.family.reasoning else "closed"
-    )
+    # What follows a bare text is one too, thoughts and all.
+    family = replace(text.family, reasoning=None) if is_raw else text.family
+    thought = thought_at(family, text.ending(prompt_ids)) if family.reasoning else "closed"
     called = None if plan is None else plan.called
     reader = None
-    if called is not None or text.family.reasoning is not None:
-        reader = ReaderSpec(family=text.family, is_open=thought == "open", tools=called)
+    if called is not None or family.reasoning is not None:
+        reader = ReaderSpec(family=family, is_open=thought == "open", tools=called)
     submit = Submit(
         stream=1,  # assigned by the region's client
         request_id=caller.request_id,

@@ -141,12 +141,10 @@ def _tagged(
     sink.begin_call(name)
     schema, opening = tools.get(name, {}), "{"
     while (yield from source.one_of(key_begin, first)) == key_begin:
-        ends = (style.key[1], style.json_key_end) if style.json_key_end else (style.key[1],)
-        key, end = yield from source.up_to(*ends)
+        key, _ = yield from source.up_to(style.key[1])
         sink.add_arguments(f"{opening}{json.dumps(key, ensure_ascii=False)}: ")
         opening = ", "
-        is_text = end == ends[0] if len(ends) > 1 else read_as_text(schema, key)
-        if is_text:
+        if read_as_text(schema, key):
             sink.add_arguments('"')
             yield from source.stream_up_to(
                 value_end, lambda text: sink.add_arguments(_escaped(text))

@@ -68,7 +68,6 @@ class CallStyle:
     call_id: str = ""  # of head: between a name and an id
     name: tuple[str, str] = ("", "")  # of tags
     key: tuple[str, str] = ("", "")  # of tags
-    json_key_end: str = ""  # of tags: in place of KEY[1] where the value is JSON
     value_end: str = ""  # of tags
     quote: str = ""  # of quoted
 

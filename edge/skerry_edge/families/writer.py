@@ -64,9 +64,8 @@ def _body(
 
 def _tag(style: CallStyle, key: str, value: object, schema: Schema | None) -> str:
     is_text = isinstance(value, str) and (schema is None or read_as_text(schema, key))
-    key_end = style.json_key_end if style.json_key_end and not is_text else style.key[1]
     said = value if isinstance(value, str) and is_text else _json(value)
-    return style.key[0] + key + key_end + said + style.value_end
+    return style.key[0] + key + style.key[1] + said + style.value_end
 
 
 def _quoted(value: object, quote: str) -> str:

@@ -34,11 +34,15 @@ class CallRules:
             f"<[{self._ids[part]}]>" if is_mark(part) else quoted(part) for part in parts
         )
 
-    def until(self, name: str, mark: str) -> str:
-        """Return what is any text up to a mark, and the mark."""
+    def until(self, name: str, mark: str, schema: Schema | None = None) -> str:
+        """Return what is any text, or one of a schema's length, up to a mark, and the mark."""
+        text = "ANY"
+        if schema is not None and any(key in schema for key in _LENGTHS):
+            text = name.upper()
+            self.all.append(f"{text}: {_bounded(schema, mark)}")
         if is_mark(mark):
-            return f"ANY {self.literal(mark)}"
-        self.all.append(f"{name}[lazy]: ANY {quoted(mark)}")  # ends as soon as it is there
+            return f"{text} {self.literal(mark)}"
+        self.all.append(f"{name}[lazy]: {text} {quoted(mark)}")  # ends as soon as it is there
         return name
 
     def call(self, tool: Tool, name: str) -> None:
@@ -48,7 +52,7 @@ class CallRules:
             return
         style, said = self._style, self._style.prefix + tool.name
         if style.encoding in ("tags", "quoted"):
-            for path in _unheld_paths(tool.parameters, ""):
+            for path in _unheld_paths(tool.parameters, "", is_deep=style.encoding == "quoted"):
                 self._unheld(tool, path)
         match style.encoding:
             case "json" | "list":
@@ -84,8 +88,7 @@ class CallRules:
         for number, (key, value) in enumerate(properties.items()):
             rule = f"{name}_{number}"
             is_text = read_as_text(schema, key)
-            key_end = style.key[1] if is_text or not style.json_key_end else style.json_key_end
-            opening = self.literal(style.key[0] + key + key_end)
+            opening = self.literal(style.key[0] + key + style.key[1])
             if is_text:
                 self._text(rule, opening, resolved(value, schema), style.value_end)
             else:
@@ -111,11 +114,8 @@ class CallRules:
         if values := listed(schema):
             choice = " | ".join(quoted(value) for value in values)
             self._add(rule, opening, f"({choice})", self.literal(end))
-        elif any(key in schema for key in _LENGTHS):
-            self.all.append(f"{rule}_text: {_bounded(schema, mark)}")
-            self._add(rule, opening, f"{rule}_text", self.literal(end))
         else:
-            self._add(rule, opening, self.until(f"{rule}_text", mark), rest)
+            self._add(rule, opening, self.until(f"{rule}_text", mark, schema), rest)
 
     # --- arguments in a notation of their own
 
@@ -161,10 +161,7 @@ class _QuotedValues:
                 least, most = schema.get("minItems", 0), schema.get("maxItems")
                 return f'"[" {_repeated(item, least, most)} "]"'
             case "string":
-                if any(key in schema for key in _LENGTHS):
-                    self._rules.all.append(f"{rule}_text: {_bounded(schema, self._mark)}")
-                    return f"{self._quote} {rule}_text {self._quote}"
-                return f"{self._quote} {self._rules.until(f'{rule}_text', self._mark)}"
+                return f"{self._quote} {self._rules.until(f'{rule}_text', self._mark, schema)}"
             case None:
                 kinds = ("string", "number", "boolean", "null")
                 return " | ".join(self.of({"type": kind}) for kind in kinds)
@@ -210,19 +207,22 @@ def _bounded(schema: Schema, mark: str) -> str:
     bounded = f"/(?s:.{{{schema.get('minLength', 0)},{schema.get('maxLength', '')}}})/"
     if is_mark(mark):
         return bounded
-    escaped = re.escape(mark).replace("/", "\\/")
+    escaped = re.escape(mark).replace("/", "\\/").replace("\\\n", "\\n")
     return f"{bounded} & ~/(?s:.*{escaped}.*)/"
 
 
-def _unheld_paths(schema: Any, path: str) -> Iterator[str]:
-    """Yield where a schema bounds a text in a way that only JSON's rules hold."""
+def _unheld_paths(schema: Any, path: str, *, is_deep: bool) -> Iterator[str]:
+    """Yield where a schema bounds a text in a way that only JSON's rules hold; without `is_deep`
+    values of arguments are JSON unless they are texts."""
     if not isinstance(schema, dict):
         return
     if schema.get("type", "string") == "string":
         yield from (f"{path}.{key}" for key in _UNHELD if key in schema)
     for key, value in (schema.get("properties") or {}).items():
-        yield from _unheld_paths(value, f"{path}.properties.{key}")
-    yield from _unheld_paths(schema.get("items"), f"{path}.items")
+        if is_deep or read_as_text(schema, key):
+            yield from _unheld_paths(value, f"{path}.properties.{key}", is_deep=is_deep)
+    if is_deep:
+        yield from _unheld_paths(schema.get("items"), f"{path}.items", is_deep=True)
 
 
 def listed(schema: Schema) -> list[str]:

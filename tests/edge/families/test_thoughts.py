@@ -50,6 +50,15 @@ def test_a_thought_is_no_part_of_the_answer(edge: Deployment, per_step: int) -> 
         assert "So." in said.text
 
 
+def test_what_follows_a_bare_text_is_not_read(edge: Deployment) -> None:
+    edge.region.script = lambda submit: answer(THOUGHT + "So.")
+    path = edge.chat_path.removesuffix("/chat/completions") + "/completions"
+    reply = edge.client.post(path, json={"model": support.MODEL, "prompt": "hi", "max_tokens": 99})
+    assert reply.json()["choices"][0]["text"] == THOUGHT + "So."
+    bare = edge.run(prompt="hi", raw=True).json()["result"]["response"]
+    assert bare == THOUGHT + "So."
+
+
 def test_a_format_is_held_behind_the_thought(edge: Deployment) -> None:
     edge.region.script = lambda submit: answer(THOUGHT + '{"a": 1}')
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}

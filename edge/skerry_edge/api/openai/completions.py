@@ -142,6 +142,7 @@ def _job(
         prompt_logprobs=prompt_logprobs,
         tells_stop_token=True,
         is_seeded=asked.seed is not None,
+        is_raw=True,
     )
 
 

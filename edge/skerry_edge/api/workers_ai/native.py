@@ -157,7 +157,15 @@ async def _job(
     )
     is_seeded = asked.seed is not None
     return job_of(
-        caller, spec, text, prompt_ids, style, stop=asked.stop, plan=plan, is_seeded=is_seeded
+        caller,
+        spec,
+        text,
+        prompt_ids,
+        style,
+        stop=asked.stop,
+        plan=plan,
+        is_seeded=is_seeded,
+        is_raw=bool(asked.raw),
     )
 
 
