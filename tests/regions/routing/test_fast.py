@@ -328,6 +328,35 @@ def test_the_holder_that_is_cheapest_is_found_among_hundreds_at_any_depth() -> N
         world.put(busy)
 
 
+def test_holders_out_of_bounds_leave_room_for_those_that_may_take_it() -> None:
+    """Of 60 that hold a prompt, 59 idle ones in another zone; one that drains is fetched from."""
+    world = make(6, 0, RouterConfig())
+    chain = world.chains[0]
+    for i in range(200):
+        state = node(
+            world.rng, f"n{i:03}", region="fra", residency="eu" if i >= 59 else "us", role="hybrid",
+            numeric_build="b", kv_format="k", kv_bytes_per_token=1e3, takes_kv=True, speed=SPEED,
+            draining=False, away=False, suspect=False, cache_tokens=None, observed_at=world.now,
+            load=NodeLoad(prefill_tokens=0.0 if i < 59 else 4000.0), file_bandwidth=0.0,
+        )  # fmt: skip
+        world.put(state)
+        if i < 60:
+            world.fast._directory.apply(
+                PrefixDelta(node=state.id, incarnation=1, seq=1, sealed=chain)
+            )
+    ask = Demand(
+        model="m", origin="fra", prompt_tokens=64 * DEEP + 9, digests=chain, residency="eu"
+    )
+    best = world.fast.rank(world.views[1], ask, now=world.now)[0]
+    assert best.cached_tokens == 64 * DEEP
+    assert "n059" in {best.prefill, best.fetch and best.fetch.source}
+    world.put(replace(world.views[1].nodes["n059"], draining=True))
+    best = world.fast.rank(world.views[1], ask, now=world.now)[0]
+    assert best.prefill not in {f"n{i:03}" for i in range(60)}
+    assert best.fetch is not None
+    assert best.fetch.source == "n059"
+
+
 def test_nodes_out_of_bounds_leave_candidates_all_the_same() -> None:
     """Of 500 nodes, the least busy ones all in another zone."""
     world = make(3, 0, RouterConfig())

@@ -14,6 +14,9 @@ from bench.sim.settings import Setting
 from bench.sim.traces import TraceRequest, azure, chats, mooncake, reusable_share
 from tests.regions.twin.worlds import load_kernels
 
+from skerry_regions.routing.placement import RouterConfig
+from skerry_regions.twin import tables
+
 FEW = Setting(
     "few", partial(chats, requests=120, rate=6, groups=6), hybrid=4, cache_blocks=200
 )  # fmt: skip
@@ -88,3 +91,24 @@ def test_a_learner_routes_like_one_that_knows(slower: float) -> None:
         assert mean_first_token(OURS, slower, wrong_by) <= 1.1 * knows
     if slower == 2.0:  # the yardstick can tell good from bad
         assert mean_first_token("round robin", slower) > 1.5 * knows
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("factors", [(), (0.5, 0.5, 1, 1, 1, 1, 2, 3) * 25], ids=["like", "unlike"])
+@pytest.mark.parametrize("groups", [8, 400])
+def test_a_few_candidates_serve_two_hundred_nodes_as_well_as_all(
+    groups: int, factors: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In closed loop, where each choice changes what the next one finds."""
+    load_kernels()
+    setting = Setting(
+        "large", partial(chats, requests=12_000, rate=110.0, groups=groups), hybrid=200,
+        factors=factors, noise=0.1, cache_blocks=400,
+    )  # fmt: skip
+    few = play(setting, KNOWN, 1)
+    monkeypatch.setattr(tables, "CONFIG", RouterConfig(exhaustive_nodes=1000))
+    every = play(setting, KNOWN, 1)
+    assert few != every
+    assert few.ttft_mean <= 1.01 * every.ttft_mean
+    assert few.e2e_mean <= 1.02 * every.e2e_mean

@@ -10,14 +10,12 @@ from __future__ import annotations
 import numpy as np
 
 from skerry_regions.routing.fast.arrays import (
-    CLOSED,
     DECODE,
     FLAGS,
     LIVE,
     MAX_LEAST,
     NOBODY,
     REGION,
-    RESIDENCY,
     ROLE,
     SUSPECT,
     Ask,
@@ -36,34 +34,12 @@ from skerry_regions.routing.fast.compiled import (
     wide,
 )
 from skerry_regions.routing.fast.holders import holds, num_holders, place_of
-from skerry_regions.routing.fast.levels import MAX_SAMPLED, keep_holders
+from skerry_regions.routing.fast.levels import MAX_SAMPLED, is_feasible, keep_holders
 from skerry_regions.routing.fast.sources import leading_blocks, look_up, offer_source
 from skerry_regions.routing.fast.trees import next_least, push
 
 MAX_EDGES = 128  # of other regions that are looked at: twice as many as there are regions
 MAX_WALKED = 96  # nodes of the least keys that are looked at, feasible or not
-
-
-@compiled
-def is_among(slots: Int64s, slot: int) -> bool:
-    """Return whether a slot is among a few."""
-    found = False
-    for j in range(slots.shape[0]):
-        found |= slots[j] == slot
-    return found
-
-
-@compiled
-def is_feasible(rows: Rows, ask: Ask, excluded: Int64s, slot: int) -> bool:
-    """See `exhaustive.is_feasible`."""
-    marks = rows.marks[slot]
-    if marks[LIVE] == 0 or marks[FLAGS] & CLOSED != 0:
-        return False
-    if ask.residency != NOBODY and ask.residency != marks[RESIDENCY]:
-        return False
-    if ask.only_region != NOBODY and ask.only_region != marks[REGION]:
-        return False
-    return not is_among(excluded, slot)
 
 
 @compiled
@@ -214,7 +190,9 @@ def take_holders(
         if size == looked or (size > MAX_SAMPLED and 4 * size <= 5 * looked):
             continue
         new = max(ask.prompt_tokens - level * weights.block_size, 1.0)
-        count = keep_holders(rows, index.told, ask, weights, new, value, idle, count, scratch)
+        count = keep_holders(
+            rows, index.told, ask, weights, excluded, new, value, idle, count, scratch
+        )
         for j in range(count if looked == 0 else 0):  # of the deepest, though they may be dear
             slot = scratch.hold[j]
             offer_source(rows, index, names, known, slot, ask.now, weights.num_sources, scratch)

@@ -48,7 +48,6 @@ from skerry_regions.routing.fast.arrays import (
     Rows,
     Weights,
 )
-from skerry_regions.routing.fast.candidates import is_among
 from skerry_regions.routing.fast.compiled import Floats, Int64s, compiled, wide
 from skerry_regions.routing.fast.laws import (
     BUSY_UNTIL,
@@ -67,6 +66,7 @@ from skerry_regions.routing.fast.laws import (
     step_seconds,
     work_seconds,
 )
+from skerry_regions.routing.fast.levels import is_among
 
 
 @compiled
