@@ -30,10 +30,10 @@ export function mount(main, chosen) {
   const board = h("div", { class: "over", hidden: true },
     h("div", { class: "stack" }, map.element,
       h("section", { "aria-label": "Nodes" }, h("div", { class: "tools" }, title, all),
-        table(["Node", "State", "Role", "Model", "Streams", "Queue", "Busy", "KV", "Hits"], nodeRows, "Nodes"),
+        table(["Node", "State", "Role", "Model", "Streams", "Queue", "Busy", "KV", "Hits"], nodeRows, "Table of nodes"),
         h("p", { class: "hint" }, "Busy is since the last look, half a second ago; KV of the blocks in memory; hits of the prompts' tokens since the node began. Of other regions an edge knows no single node."))),
     h("section", { class: "stack", "aria-label": "Regions" }, h("div", { class: "tools" }, h("h2", {}, "Regions"), h("span", { class: "hint" }, "as this edge sees them"), age),
-      table(["Region", "State", "Trip", "Queue", "Nodes"], regionRows, "Regions"),
+      table(["Region", "State", "Trip", "Queue", "Nodes"], regionRows, "Table of regions"),
       h("p", { class: "hint" }, "To take a region or an edge out of work, have the control plane drain it: ", h("code", {}, "skerry apply"), " with ", h("code", {}, "draining: true"), ".")));
   main.append(waiting, board);
 

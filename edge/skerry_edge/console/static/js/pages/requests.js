@@ -41,7 +41,7 @@ export function mount(main, opened) {
   const tally = h("span", { class: "tally", role: "status" });
   const pause = h("button", { type: "button", class: "live", "aria-pressed": "true", on: { click: toggle } }, h("i", { "aria-hidden": "true" }), h("span", {}, "live"));
   const body = h("tbody", {});
-  const scroll = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Requests" },
+  const scroll = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of requests" },
     h("table", { class: "requests" }, h("thead", {}, h("tr", {}, COLUMNS.map((name, place) => h("th", { scope: "col", class: place > 4 ? "num" : null }, name)))), body));
   const empty = h("div", { class: "blank", hidden: true }, h("p", {}, "No request has ended here yet. Ask something in the ", h("a", { href: "/console/playground" }, "playground"), "."));
   const detail = h("section", { class: "detail", "aria-label": "One request", tabindex: "-1" });
