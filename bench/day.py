@@ -7,11 +7,11 @@ that IBM measured (`bench/data`), two edges in each, nodes that the control plan
 starts (two minutes each) and stops, prices by region and by byte, a node in 50 that dies each day,
 and ten minutes in which Frankfurt is away. Requests are those of `bench/sim/day_load.py`.
 
-The day is cut into cells of sessions, each with its own nodes, and strata of an hour. Of each hour
-some cells are run, with a quarter before that does not count, under each rule on the same requests.
-Intervals (95 %) are those of the sample (`bench/sim/sampling.py`): they say nothing of the model.
-`--check` runs a small day whole, cell by cell without a break, and counts how often the intervals
-of 20 samples of its hours have what that came to.
+The day is cut into cells of sessions, each with its own nodes. Some cells are run, each for the
+whole day without a break, after a quarter of an hour that does not count, under each rule on the
+same requests. Intervals (95 %) are those of the sample (`bench/sim/sampling.py`): they say nothing
+of the model. `--check` runs all cells of a small day, and counts how often the intervals of samples
+of them have what that came to.
 
 The rules: ours (placement by cost), the nearest region (fewest streams there), and SkyWalker's, as
 published (`bench/sim/balancers.py`; its probes each 100 ms, reports to ours each 250 ms).
@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -39,9 +39,10 @@ from bench.sim.play import load_kernels
 from bench.sim.sampling import Estimate, estimate, quantile
 
 REQUESTS, SECONDS = 10**8, 86_400  # of the day
-CELLS, SAMPLED = 64, 2  # and how many of each hour are run
-SMALL = Load(rate=5.0, seed=2)  # of a cell of the small day
-SMALL_CELLS, SMALL_SAMPLED, DRAWS = 6, 3, 20
+CELLS, SAMPLED = 64, 8  # and how many are run
+SMALL = Load(rate=1.5, seed=2)  # of a cell of the small day
+SMALL_CELLS, SMALL_SAMPLED = 24, 8
+DRAWS, MANY_DRAWS = 20, 2000
 
 
 @dataclass(frozen=True)
@@ -66,32 +67,26 @@ FIGURES = (
 
 def of_rule(played: Sequence[Played], rule: str, cells: int) -> dict[str, Estimate]:
     """Each figure of a rule, of the whole day."""
-    strata = by_hour([each for each in played if each.rule == rule])
+    own = [each for each in played if each.rule == rule]
     found = {}
     for figure in FIGURES:
-        units = [[each.sums for each in hour] for hour in strata]
         below = () if figure.below is None else (figure.below,)
-        given = estimate(units, cells, (figure.above,), below)
+        given = estimate([each.sums for each in own], cells, (figure.above,), below)
         ends = (figure.factor * end for end in (given.value, given.low, given.high))
         found[figure.name] = Estimate(*ends)
     for share in (0.5, 0.95, 0.99):
-        places = quantile([[each.first_tokens for each in hour] for hour in strata], share)
-        found[f"first token, p{100 * share:g}, s"] = Estimate(*(LEAST * RATIO**p for p in places))
+        places = quantile([each.first_tokens for each in own], cells, share)
+        ends = (LEAST * RATIO**place for place in (places.value, places.low, places.high))
+        found[f"first token, p{100 * share:g}, s"] = Estimate(*ends)
     return found
-
-
-def by_hour(played: Sequence[Played]) -> list[list[Played]]:
-    hours = sorted({each.part.hour for each in played})
-    return [[each for each in played if each.part.hour == hour] for hour in hours]
 
 
 def ratios(played: Sequence[Played], peer: str, cells: int) -> dict[str, Estimate]:
     """Ours by another rule's, cell by cell."""
+    sums = {(each.part, each.rule): each.sums for each in played}
     pairs = [
-        [{f"{name} {rule}": each.sums[name] for rule, each in ((OURS, a), (peer, b))
-          for name in a.sums} for a in hour if a.rule == OURS
-         for b in hour if b.rule == peer and b.part == a.part]
-        for hour in by_hour(played)
+        {f"{name} {rule}": sums[part, rule][name] for rule in (OURS, peer) for name in own}
+        for (part, rule_of), own in sums.items() if rule_of == OURS
     ]  # fmt: skip
     found = {}
     for figure in FIGURES[:4]:
@@ -103,10 +98,16 @@ def ratios(played: Sequence[Played], peer: str, cells: int) -> dict[str, Estimat
     return found
 
 
+def table_of(played: Sequence[Played], cells: int) -> dict[str, dict[str, Estimate]]:
+    """All that the table has, by row of rules and by figure."""
+    rows = {rule: of_rule(played, rule, cells) for rule in RULES}
+    return rows | {f"ours / {peer}": ratios(played, peer, cells) for peer in (NEAREST, SKYWALKER)}
+
+
 def run_all(
     parts: Sequence[Part], rules: Sequence[str], jobs: int, console: Console
 ) -> list[Played]:
-    """Every part under every rule; in any order, the longest rule first."""
+    """Every part under every rule, the slowest rule first."""
     asked = [(part, rule) for rule in reversed(rules) for part in parts]
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool, console.status("") as status:
         waiting = [pool.submit(play, part, rule) for part, rule in asked]
@@ -114,28 +115,19 @@ def run_all(
         for each in as_completed(waiting):
             found.append(each.result())
             status.update(f"{len(found)} of {len(asked)}")
-    return sorted(found, key=lambda each: (each.rule, each.part.hour, each.part.cell))
-
-
-def sampled(load: Load, cells: int, count: int) -> Iterator[Part]:
-    """Some cells of each hour."""
-    rng = Random(load.seed)
-    for hour in range(DAY):
-        for cell in sorted(rng.sample(range(cells), count)):
-            yield Part(load, cell, hour)
+    return sorted(found, key=lambda each: (each.rule, each.part.cell))
 
 
 def day(given: argparse.Namespace, console: Console) -> dict[str, Any]:
     """The comparison."""
-    cells = CELLS
-    load = Load(rate=REQUESTS / SECONDS / cells, seed=1)
-    parts = list(sampled(load, cells, SAMPLED))
+    load = Load(rate=REQUESTS / SECONDS / CELLS, seed=1)
+    taken = sorted(Random(load.seed).sample(range(CELLS), SAMPLED))
+    parts = [Part(load, cell, 0, DAY) for cell in taken]
     if given.quick:
-        parts = [part for part in parts if part.hour in (4, 14)]
+        parts = [Part(load, cell, 14, 1) for cell in taken]
     played = run_all(parts, list(RULES), given.jobs, console)
+    rows = table_of(played, CELLS)
     table = Table(title="a day of 10⁸ requests, and 95 % intervals of the sample")
-    rows = {rule: of_rule(played, rule, cells) for rule in RULES}
-    rows |= {f"ours / {peer}": ratios(played, peer, cells) for peer in (NEAREST, SKYWALKER)}
     table.add_column("figure")
     for name in rows:
         table.add_column(name, justify="right")
@@ -159,32 +151,47 @@ def day(given: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 
 def check(given: argparse.Namespace, console: Console) -> dict[str, Any]:
-    """How often the intervals of samples of hours have what the whole small day came to."""
-    whole = run_all(
-        [Part(SMALL, cell, 0, DAY) for cell in range(SMALL_CELLS)], [OURS], given.jobs, console
+    """How often the intervals of samples of a small day's cells have what all of them came to."""
+    parts = [Part(SMALL, cell, 0, DAY) for cell in range(SMALL_CELLS)]
+    played = run_all(parts, list(RULES), given.jobs, console)
+    truth, rng = table_of(played, SMALL_CELLS), Random(3)
+    covered = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    widths = defaultdict[tuple[str, str], float](float)
+    for draw in range(MANY_DRAWS):
+        drawn = rng.sample(range(SMALL_CELLS), SMALL_SAMPLED)
+        found = table_of([each for each in played if each.part.cell in drawn], SMALL_CELLS)
+        for row, figures in found.items():
+            for figure, each in figures.items():
+                is_covered = each.covers(truth[row][figure].value)
+                covered[0][row, figure] += is_covered and draw < DRAWS
+                covered[1][row, figure] += is_covered
+                widths[row, figure] += (each.high - each.low) / 2 / (each.value or 1) / MANY_DRAWS
+    simulated = sum(each.simulated for each in played if each.rule == OURS)
+    table = Table(
+        title=f"a whole day of {simulated:,} requests in {SMALL_CELLS} cells, and intervals of"
+        f" {SMALL_SAMPLED} of them that have it"
     )
-    truth = of_rule(whole, OURS, SMALL_CELLS)
-    hours = [Part(SMALL, cell, hour) for cell in range(SMALL_CELLS) for hour in range(DAY)]
-    played = run_all(hours, [OURS], given.jobs, console)
-    rng, covered = Random(3), Counter[str]()
-    for _ in range(DRAWS):
-        drawn = [each for hour in by_hour(played) for each in rng.sample(hour, SMALL_SAMPLED)]
-        found = of_rule(drawn, OURS, SMALL_CELLS)
-        covered.update(figure for figure in found if found[figure].covers(truth[figure].value))
-    table = Table(title=f"a whole day of {sum(each.simulated for each in whole):,} requests")
-    for column in ("figure", "whole", "all its hours", f"intervals of {DRAWS} that have it"):
+    for column in (
+        "of", "figure", "whole", "half an interval", f"of {DRAWS}", f"of {MANY_DRAWS:,}",
+    ):  # fmt: skip
         table.add_column(column, justify="right")
-    parts = of_rule(played, OURS, SMALL_CELLS)
-    for figure, each in truth.items():
+    for (row, figure), count in covered[0].items():
         table.add_row(
-            figure, f"{each.value:.4g}", f"{parts[figure].value:.4g}", str(covered[figure])
-        )
+            row, figure, f"{truth[row][figure].value:.4g}", f"{widths[row, figure]:.1%}",
+            str(count), f"{covered[1][row, figure] / MANY_DRAWS:.1%}",
+        )  # fmt: skip
     console.print(table)
-    return {"covered": dict(covered), "whole": {key: each.value for key, each in truth.items()}}
+    names = [f"{row}: {figure}" for row, figure in covered[0]]
+    return {
+        "covered": dict(zip(names, covered[0].values(), strict=True)),
+        "of many": {
+            name: count / MANY_DRAWS for name, count in zip(names, covered[1].values(), strict=True)
+        },
+    }
 
 
 def main() -> int:
-    made = parser(__doc__, quick="two hours of the day")
+    made = parser(__doc__, quick="one hour of the day")
     made.add_argument("--jobs", type=int, default=2, help="processes side by side")
     made.add_argument("--check", action="store_true", help="check the sampling instead")
     given = made.parse_args()
