@@ -128,7 +128,10 @@ def running(policy: str) -> Generator[Platform]:
 
 async def play(on: Platform, asked: Sequence[Call]) -> list[Answered]:
     """Send all when their time has come, while nodes and ways are struck."""
-    urls = {each["id"]: on.route("v1/completions", each["url"]) for each in on.status["edges"]}
+    urls = {
+        each["id"].rpartition("-")[0]: on.route("v1/completions", each["url"])
+        for each in on.status["edges"]
+    }
     pid = next(int(each["pid"]) for each in on.status["nodes"] if each["id"] == STRUCK)
 
     async def one(call: Call) -> Answered:
@@ -172,7 +175,7 @@ async def _strike(on: Platform, pid: int) -> None:
         await asyncio.sleep(SLICE)
         os.kill(pid, signal.SIGCONT)
         await asyncio.sleep(SLICE)
-    (file,) = on.home.rglob("relays.json")  # the plan that relays follow
+    (file,) = on.home.rglob("*.relays")  # the plan that relays follow
     plan = json.loads(file.read_bytes())
     for at, longer in ((begins[LONGER], 3.0), (ends[LONGER], 1.0)):
         await until(at)

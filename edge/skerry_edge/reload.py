@@ -64,13 +64,22 @@ class Follower:
 
 @asynccontextmanager
 async def following(
-    followed: Sequence[Followed], *, poll_seconds: float = POLL_SECONDS
+    followed: Sequence[Followed],
+    *,
+    poll_seconds: float = POLL_SECONDS,
+    reloading: Callable[[], None] = lambda: None,
 ) -> AsyncGenerator[None]:
-    """Follow files while entered. SIGHUP is only heard on the main thread."""
+    """Follow files while entered; `reloading` is called on SIGHUP besides, which is only heard on
+    the main thread."""
     told = asyncio.Event()
+
+    def heard() -> None:
+        told.set()
+        reloading()
+
     task = asyncio.create_task(_follow(Follower(followed), told, poll_seconds), name="reload")
     with contextlib.suppress(RuntimeError, ValueError):  # not the main thread
-        on_sighup(told.set)
+        on_sighup(heard)
     try:
         yield
     finally:

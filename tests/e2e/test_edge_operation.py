@@ -58,7 +58,8 @@ edges:
             os.replace(target.with_suffix(".draft"), target)
 
     def edge(self, name: str) -> dict[str, Any]:
-        return next(edge for edge in self.skerry.status()["edges"] if edge["id"] == name)
+        edges = self.skerry.status()["edges"]
+        return next(edge for edge in edges if edge["id"].rpartition("-")[0] == name)
 
     def client(self, edge: str = "plain", token: str = "", trust: str = "first") -> httpx.Client:
         context = ssl.create_default_context(cafile=str(PAIRS / f"{trust}.pem"))
@@ -68,7 +69,7 @@ edges:
 
     @property
     def log(self) -> str:
-        return (self.skerry.home / "logs" / "plain.log").read_text()
+        return "".join(log.read_text() for log in (self.skerry.home / "logs").glob("plain-*.log"))
 
 
 def ask(client: httpx.Client) -> httpx.Response:
@@ -192,6 +193,22 @@ def test_a_revoked_token_ends_at_once(platform: Platform) -> None:
         json.loads([line for line in rest if line][-1].removeprefix("data: "))["error"]["code"]
         == "authentication_error"
     )
+
+
+def test_an_edge_whose_successor_does_not_start_serves_on(platform: Platform) -> None:
+    before = {name: platform.edge(name)["pid"] for name in ("plain", "secure")}
+    platform.cert.write_text("no certificate")
+    done = platform.skerry("reload")
+    assert done.returncode == 1
+    assert "secure-" in done.stderr
+    assert "plain-" not in done.stderr
+    assert platform.edge("plain")["pid"] != before["plain"]
+    assert platform.edge("secure")["pid"] == before["secure"]
+    assert is_alive(before["secure"])
+    platform.put_certificate("first")
+    until(lambda: platform.edge("secure")["pid"] not in (0, before["secure"]))
+    with platform.client("secure") as client:
+        assert ask(client).status_code == 200
 
 
 def test_one_process_with_tls_reads_again_when_it_is_told(

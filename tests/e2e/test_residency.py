@@ -57,7 +57,7 @@ class Client:
 
     def __init__(self, skerry: Skerry, edge: str, token: str = "") -> None:
         config = json.loads((skerry.home / "config.json").read_text())
-        url = next(each["url"] for each in skerry.status()["edges"] if each["id"] == edge)
+        url = next(each["url"] for each in skerry.status()["edges"] if each["id"] == f"{edge}-0")
         self._base = f"{url}/client/v4/accounts/{config['account_id']}/ai"
         self._token = token or config["api_token"]
         self.request_ids: list[str] = []
@@ -116,7 +116,7 @@ def test_no_store_outside_of_the_zone_has_a_trace(
     found = {file for file in _files(skerry.home) if _holds_any(file, traces)}
     assert found
     assert [file for file in sorted(found) if not _is_inside(skerry.home, file)] == []
-    assert any(file.name == "edge-fra.log" for file in found)
+    assert any(file.name == "edge-fra-0.log" for file in found)
     assert any(file.parent.name == "kv" for file in found), "no block went to the file tier"
     stores = {file.name.partition(".")[0] for file in (skerry.home / "zones" / "eu").iterdir()}
     assert stores >= {"answers", "idempotency", "queue", "responses", "usage"}
@@ -125,7 +125,7 @@ def test_no_store_outside_of_the_zone_has_a_trace(
 def test_the_scan_finds_what_an_unbound_request_leaves(skerry: Skerry) -> None:
     outside = Client(skerry, "edge-iad")
     assert outside.run(prompt(99)).status_code == 200
-    log = skerry.home / "logs" / "edge-iad.log"
+    log = skerry.home / "logs" / "edge-iad-0.log"
     until(lambda: _holds_any(log, [outside.request_ids[0].encode()]))  # written after the answer
 
 

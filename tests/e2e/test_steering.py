@@ -63,7 +63,7 @@ class Edges:
 
     def _edge(self, name: str) -> dict[str, Any]:
         edges: list[dict[str, Any]] = self._skerry.status()["edges"]
-        return next(edge for edge in edges if edge["id"] == name)
+        return next(edge for edge in edges if edge["id"].rpartition("-")[0] == name)
 
     def url(self, name: str) -> str:
         return str(self._edge(name)["url"])

@@ -111,20 +111,22 @@ class Platform:
         ]
 
     def wait_for_restart(self, before: dict[str, Any]) -> None:
+        """Return once another serves in its place, with another number where it drained."""
+
         def is_back() -> bool:
-            node = self.node(before["id"])
-            return node["state"] == "ready" and node["pid"] not in (0, before["pid"])
+            nodes = [
+                node for node in self.skerry.status()["nodes"] if node["role"] == before["role"]
+            ]
+            pids = {node["pid"] for node in nodes if node["state"] == "ready"}
+            return len(pids) == len(nodes) == 2 and before["pid"] not in pids
 
         until(is_back)
-
-    def control(self, node: str, method: str, path: str) -> httpx.Response:
-        return ask_node(self.node(node), method, path)
 
     def blocks_used(self) -> int:
         return sum(
             engine["blocks_used"]
-            for node in NODES
-            for engine in self.control(node, "GET", "/status").json()["engines"].values()
+            for node in self.skerry.status()["nodes"]
+            for engine in ask_node(node, "GET", "/status").json()["engines"].values()
         )
 
 
@@ -195,10 +197,11 @@ def test_a_stream_outlives_its_decode_node(platform: Platform, end: str) -> None
 
 def test_an_operator_can_drain_a_node(platform: Platform) -> None:
     before = platform.node("fra-prefill-0")
-    assert platform.control("fra-prefill-0", "GET", "/healthz").json() == {"status": "ok"}
-    assert platform.control("fra-prefill-0", "POST", "/drain").status_code == 202
+    assert ask_node(before, "GET", "/healthz").json() == {"status": "ok"}
+    assert ask_node(before, "POST", "/drain").status_code == 202
     platform.wait_for_restart(before)
-    assert platform.control("fra-prefill-0", "GET", "/status").json()["node"]["state"] == "ready"
+    for node in platform.skerry.status()["nodes"]:
+        assert ask_node(node, "GET", "/status").json()["node"]["state"] == "ready"
 
 
 def test_nothing_listens_beyond_loopback(platform: Platform) -> None:
@@ -250,11 +253,10 @@ def test_what_a_supervisor_has_started_outlives_it(
     platform = start(tmp_path, default_model, TOY_SPLIT)
     skerry, file = platform.skerry, tmp_path / "topology.yaml"
     before, killed = pids_of(skerry), supervisor_of(skerry)
-    [control] = [pid for pid in children(killed) if pid not in before.values()]
 
     def strike() -> None:
         os.kill(killed, signal.SIGKILL)
-        until(lambda: not is_alive(killed) and not is_alive(control))
+        until(lambda: not is_alive(killed))
 
     asked = ASKED | {"max_tokens": 200}
     undisturbed = platform.stream(asked)
@@ -262,7 +264,7 @@ def test_what_a_supervisor_has_started_outlives_it(
     assert platform.stream(asked) == undisturbed
     status = skerry("status")
     assert status.returncode == 1
-    assert "Nothing supervises edge, fra-decode-0" in status.stderr
+    assert "Nothing supervises edge-0, fra-decode-0" in status.stderr
     assert "`skerry down` ends them" in skerry("up").stderr
 
     assert skerry("up", "--detach", "--topology", str(file)).returncode == 0
@@ -270,8 +272,9 @@ def test_what_a_supervisor_has_started_outlives_it(
     assert pids_of(skerry) == before
     assert skerry("reload").returncode == 0
     after = pids_of(skerry)
-    assert {id for id in before if after[id] != before[id]} == {"edge"}
-    os.kill(after["edge"], signal.SIGKILL)
+    assert after.keys() ^ before.keys() == {"edge-0", "edge-1"}
+    assert {id for id in before if after.get(id) != before[id]} == {"edge-0"}
+    os.kill(after["edge-1"], signal.SIGKILL)
     assert platform.stream(asked) == undisturbed  # it waits for another one at the same port
 
     os.kill(supervisor_of(skerry), signal.SIGKILL)
@@ -286,7 +289,7 @@ def test_what_a_supervisor_has_started_outlives_it(
 def test_a_successor_with_another_file_changes_what_differs(
     tmp_path: Path, default_model: ModelFiles
 ) -> None:
-    """At the same port: nodes that are as before stay, the others are drained, edges succeeded."""
+    """What is as before stays, edges at their port; the others have successors, and drain."""
     skerry = start(tmp_path, default_model, TOY_SPLIT).skerry
     before, url = pids_of(skerry), skerry.status()["url"]
     killed = supervisor_of(skerry)
@@ -295,12 +298,12 @@ def test_a_successor_with_another_file_changes_what_differs(
     file = tmp_path / "topology.yaml"
     file.write_text(TOY_SPLIT.replace("replicas: 2}\nedges", "replicas: 1, kv_blocks: 99}\nedges"))
     assert skerry("up", "--detach", "--topology", str(file)).returncode == 0
-    until(lambda: pids_of(skerry)["edge"] not in (0, before["edge"]))
+    until(lambda: len(pids_of(skerry)) == 4 and 0 not in pids_of(skerry).values())
     after = pids_of(skerry)
-    assert [*after] == [*NODES[:3], "edge"]
-    assert {id for id in after if after[id] == before[id]} == {"fra-prefill-0", "fra-prefill-1"}
+    stay = {"fra-prefill-0", "fra-prefill-1", "edge-0"}
+    assert {id for id in after if after[id] == before.get(id)} == stay
     assert skerry.status()["url"] == url
-    until(lambda: not is_alive(before["edge"]) and not is_alive(before["fra-decode-1"]))
+    until(lambda: not is_alive(before["fra-decode-0"]) and not is_alive(before["fra-decode-1"]))
     assert skerry("down", "--timeout", "20").returncode == 0
     assert not any(map(is_alive, (*before.values(), *after.values())))
     assert sorted(path.name for path in (skerry.home / "run").iterdir()) == ["skerry.lock"]

@@ -103,9 +103,9 @@ def test_a_topology_with_two_edges(default_model: ModelFiles, tmp_path: Path) ->
     )
     try:
         status = skerry.status()
-        [second] = [edge["url"] for edge in status["edges"] if edge["id"] == "second"]
+        [second] = [edge["url"] for edge in status["edges"] if edge["id"] == "second-0"]
         trace = traced(skerry, ask(skerry, second))
-        assert trace["edge"] == "second"
+        assert trace["edge"] == "second-0"
         [route] = [span for span in trace["spans"] if span["name"] == "route"]
         [attempt] = [span for span in trace["spans"] if span["name"] == "attempt"]
         chosen = route["candidates"][0]
@@ -125,6 +125,6 @@ def test_a_topology_with_two_edges(default_model: ModelFiles, tmp_path: Path) ->
         assert (
             f'vllm:request_success_total{{model_name="{MODEL}",finished_reason="length"}}' in text
         )
-        logged(skerry, "second.log")
+        logged(skerry, "second-0.log")
     finally:
         skerry("down")

@@ -31,7 +31,7 @@ def test_dns_comes_and_goes_with_the_platform(tmp_path: Path, default_model: Mod
     file.write_text(TOPOLOGY.replace("PORT", str(edge_port)))
     done = skerry("up", "--detach", "--topology", str(file))
     assert done.returncode == 0, done.stderr
-    log = skerry.home / "logs" / "dns.log"
+    log = skerry.home / "logs" / "~dns-example.test-0.log"
     try:
         ready = until(lambda: log.exists() and re.search(r"port (\d+)", log.read_text()))
         port = int(ready[1])

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections import Counter
+from collections import Counter, defaultdict
 from random import Random
 
 import httpx
@@ -20,12 +20,13 @@ SETTLE_SECONDS = 3.0  # in which a node is taken for away, whatever its state se
 class Strikes:
     """Hits one node after the other, but never the last one that is whole.
 
-    `control` is the path of the platform's status socket.
+    `control` is the path of the platform's status socket; `nodes` are those that may be hit, where
+    they are there: one that was drained has a successor of another name.
     """
 
     def __init__(self, control: str, nodes: list[str], relays: Relays, rng: Random) -> None:
         self._control, self._nodes, self._relays, self._rng = control, nodes, relays, rng
-        self._broken_until = dict.fromkeys(nodes, 0.0)  # times of the event loop
+        self._broken_until = defaultdict[str, float](float)  # times of the event loop
         self._under_way: set[asyncio.Task[None]] = set()
         self.counts: Counter[str] = Counter()
 
@@ -47,7 +48,9 @@ class Strikes:
                 (self.kill, self.freeze, self.drain, self.partition, self.cut, self.spoil,
                  self.slow_down)
             )  # fmt: skip
-            node = self._rng.choice(self._nodes)
+            if not (present := await self._present()):
+                continue
+            node = self._rng.choice(present)
             away = strike in (self.kill, self.freeze, self.drain, self.partition)
             if away and not await self.others_are_whole(node):
                 continue
@@ -66,6 +69,10 @@ class Strikes:
             for each in nodes
             if each.id != node
         )
+
+    async def _present(self) -> list[str]:
+        status = await asyncio.to_thread(ask_status, self._control)
+        return [each.id for each in status.nodes if each.id in self._nodes]
 
     def _note(self, node: str, seconds: float) -> None:
         end = asyncio.get_running_loop().time() + seconds
@@ -90,7 +97,10 @@ class Strikes:
 
     async def drain(self, node: str) -> None:
         self._note(node, SETTLE_SECONDS)
-        socket = (await self._status(node)).control.removeprefix("unix:")
+        status = await self._status(node)
+        if status is None or not status.control:  # it has ended
+            return
+        socket = status.control.removeprefix("unix:")
         transport = httpx.AsyncHTTPTransport(uds=socket)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             with contextlib.suppress(httpx.HTTPError):  # it is just being started
@@ -115,12 +125,13 @@ class Strikes:
 
     async def _signal(self, node: str, number: signal.Signals) -> int:
         """The process that got it; 0 when there was none."""
-        pid = (await self._status(node)).pid
+        status = await self._status(node)
+        pid = 0 if status is None else status.pid
         if pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
         return pid
 
-    async def _status(self, node: str) -> NodeStatus:
+    async def _status(self, node: str) -> NodeStatus | None:
         status = await asyncio.to_thread(ask_status, self._control)
-        return next(each for each in status.nodes if each.id == node)
+        return next((each for each in status.nodes if each.id == node), None)

@@ -19,6 +19,7 @@ from tests.faults.relays import Relays
 from tests.faults.strikes import Strikes
 
 from skerry_cli.home.control import ask_status
+from skerry_regions.process.socket_paths import SocketPaths
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
@@ -51,7 +52,9 @@ class Run:
 
     @property
     def nodes(self) -> list[str]:
-        return [f"here-{role}-{i}" for role in ("prefill", "decode") for i in range(self.replicas)]
+        """Ids that nodes may have: the successor of one that is drained has another number."""
+        numbers = range(2 * self.replicas + 1)
+        return [f"here-{role}-{i}" for role in ("prefill", "decode") for i in numbers]
 
 
 RUNS = [
@@ -101,8 +104,7 @@ class Scenario:
             await relays.close()
 
     def _sockets(self) -> Path | None:
-        folder = self._skerry.home / "run" / "nodes"
-        return folder if folder.exists() else None
+        return SocketPaths.of(self._skerry.home).root
 
     def _start(self) -> None:
         file = self._skerry.home.parent / "topology.yaml"

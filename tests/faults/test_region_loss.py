@@ -25,6 +25,7 @@ from tests.faults.clients import Answer, Question, ask, questions
 from tests.faults.relays import LOOK_SECONDS, Relay
 
 from skerry_regions.process.emulation import relayed
+from skerry_regions.process.socket_paths import SocketPaths
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
@@ -120,7 +121,7 @@ class Scenario:
             MODEL, config["account_id"], self._rng, self._run.questions, self._run.tokens
         )
         clients = {
-            edge["id"]: httpx.AsyncClient(
+            edge["id"].rpartition("-")[0]: httpx.AsyncClient(
                 base_url=edge["url"],
                 headers={"authorization": f"Bearer {config['api_token']}"},
                 limits=httpx.Limits(max_connections=None),
@@ -163,12 +164,12 @@ class Scenario:
 
     def _relays(self) -> list[Relay]:
         """On every path between the lost region and the others."""
-        folder = self._skerry.home / "run" / "nodes"
+        folder = SocketPaths.of(self._skerry.home).root
         sockets = {
             f"{region}-a-{number}.node": region
             for region in ("fra", "nrt")
             for number in range(self._run.replicas)
-        } | {f"edge-{region}.gateway": region for region in REGIONS}
+        } | {f"edge-{region}-0.gateway": region for region in REGIONS}
         return [
             Relay(Path(relayed(str(folder / socket), other)), self._rng)
             for socket, region in sockets.items()

@@ -39,7 +39,9 @@ links:
   - {{between: [fra, iad], rtt: 0.02}}
 emulate: {{rtt: links}}
 """
-NAMES = ["edge-fra", "edge-iad", "fra-decode-0", "fra-prefill-0", "iad-hybrid-0", "relays"]
+NAMES = [
+    "edge-fra-0", "edge-iad-0", "fra-decode-0", "fra-prefill-0", "iad-hybrid-0", "~relays-0",
+]  # fmt: skip
 
 
 @dataclass
@@ -101,7 +103,7 @@ def ready(skerry: Skerry) -> bool:
 
 
 def pids(skerry: Skerry) -> dict[str, int]:
-    return {r.id: pid for r, pid in LaunchFolder(skerry.home / "run" / "supervised").running()}
+    return {r.id: pid for r, pid in LaunchFolder(skerry.home / "run" / "launched").running()}
 
 
 @pytest.mark.timeout(600)
@@ -122,7 +124,7 @@ def test_kill_9_of_the_supervisor_fails_no_request(skerry: Skerry, seed: int) ->
         assert "restarted" not in skerry("status").stderr
     finally:
         supervisor.end()
-    assert not Path(skerry.home / "run" / "supervised").exists()
+    assert not Path(skerry.home / "run" / "launched").exists()
 
 
 async def kill_under_load(

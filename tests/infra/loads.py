@@ -93,7 +93,7 @@ def load(
 def edge_url(skerry: Skerry, edge: str) -> str:
     """Return that of an edge, whoever runs it."""
     status = skerry.status()
-    urls = {each["id"]: each["url"] for each in status["edges"]}
+    urls = {each["id"].rpartition("-")[0]: each["url"] for each in status["edges"]}
     wanted = status.get("control", {"edge_nodes": []})["edge_nodes"]
     return str((urls | {each["id"]: each["status"]["url"] for each in wanted})[edge])
 

@@ -43,7 +43,7 @@ pools: [{{name: own, region: ams, role: hybrid, {POOL}}}]
 }
 TARGETS = {
     "skerry-control": {"control"},
-    "skerry-edge": {"plain", "secure"},
+    "skerry-edge": {"plain-0", "secure-0"},
     "skerry-node": {"fra-all-0", "ams-own-0"},
 }
 ANY_CERTIFICATE = "tls_config: {insecure_skip_verify: true}"
@@ -226,7 +226,7 @@ def requests_without_room(skerry: Skerry) -> Generator[None]:
 
 
 def process_of(skerry: Skerry, edge: str) -> int:
-    pid: int = next(each["pid"] for each in skerry.status()["edges"] if each["id"] == edge)
+    pid: int = next(each["pid"] for each in skerry.status()["edges"] if each["id"] == f"{edge}-0")
     return pid
 
 

@@ -40,7 +40,7 @@ pools: [{{name: own, region: ams, role: hybrid, file_tier: none, {POOL}}}]
 """
 TARGETS = {
     "skerry-control": {"control"},
-    "skerry-edge": {"edge-fra", "edge-iad", "edge-gru"},
+    "skerry-edge": {"edge-fra-0", "edge-iad-0", "edge-gru-0"},
     "skerry-node": {
         "fra-prefill-0", "fra-decode-0", "fra-decode-1", "iad-all-0", "gru-all-0", "ams-own-0",
     },

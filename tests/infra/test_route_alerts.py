@@ -49,8 +49,8 @@ def prometheus(skerry: Skerry, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 def relays(skerry: Skerry) -> int:
     """The process that holds back what goes from region to region."""
-    folder = LaunchFolder.of_fleet(skerry.home)
-    return {record.id: pid for record, pid in folder.running()}["relays"]
+    folder = LaunchFolder.of_control(skerry.home)
+    return {record.id: pid for record, pid in folder.running()}["~relays-0"]
 
 
 @contextlib.contextmanager
@@ -66,7 +66,7 @@ def nothing_passes(skerry: Skerry) -> Generator[None]:
 def all_are_far(skerry: Skerry) -> Generator[None]:
     """What is between the regions takes longer: the relays follow their file."""
     words = Path(f"/proc/{relays(skerry)}/cmdline").read_text().split("\0")
-    file = Path(next(word for word in words if word.endswith("relays.json")))
+    file = Path(next(word for word in words if word.endswith(".relays")))
     text = file.read_text()
     assert '["fra","iad",0.02]' in text
     file.write_text(text.replace('["fra","iad",0.02]', '["fra","iad",0.7]'))

@@ -12,11 +12,11 @@ from tests.tools import program
 
 from skerry_cli import build_parser
 from skerry_cli.composition import control_child, serve_gateway, serve_machines
-from skerry_cli.composition.fleet import dns_server, fleet
 from skerry_cli.home.state import Home
 from skerry_cli.platform import lifecycle
 from skerry_cli.roles import node
 from skerry_edge.limits import Limits
+from skerry_regions.control.planning import plan
 from skerry_regions.node import process as node_process
 from skerry_regions.topology.spec import MAX_STEER_DRAIN_SECONDS
 
@@ -68,9 +68,10 @@ def test_stopping_leaves_time_to_drain() -> None:
     assert drain < float(settings("skerry-node")["TimeoutStopSec"])
     streams = Limits().drain_seconds + serve_gateway.DRAIN_SECONDS
     assert streams < float(settings("skerry-edge")["TimeoutStopSec"])
-    edges = fleet.EDGE_STOP_SECONDS + MAX_STEER_DRAIN_SECONDS
-    others = dns_server.STOP_SECONDS + fleet.NODE_STOP_SECONDS + control_child.STOP_SECONDS
-    assert edges + others < float(settings("skerry")["TimeoutStopSec"])
+    edges = plan.EDGE_END_SECONDS + MAX_STEER_DRAIN_SECONDS
+    launched = edges + 2 * plan.END_SECONDS + serve_machines.DRAIN_SECONDS
+    assert launched < control_child.STOP_SECONDS
+    assert control_child.STOP_SECONDS + streams < float(settings("skerry")["TimeoutStopSec"])
     api_and_machines = 2 * serve_machines.DRAIN_SECONDS
     assert api_and_machines < float(settings("skerry-control")["TimeoutStopSec"])
 

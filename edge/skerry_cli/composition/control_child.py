@@ -23,7 +23,7 @@ from skerry_regions.process.children import ProcessSpec
 from skerry_regions.process.pages import is_healthy
 from skerry_regions.process.supervisor import Supervised
 
-STOP_SECONDS = 90.0  # it drains what it has started: edges, then nodes
+STOP_SECONDS = 150.0  # it drains what it has started: edges, then nodes, then relays
 
 
 @contextlib.contextmanager

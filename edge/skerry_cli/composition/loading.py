@@ -11,14 +11,14 @@ from skerry_cli.composition.opening import decoder_config
 from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.machine import free_memory
 from skerry_cli.home.memory import MemoryNeed, MemoryTooSmall, plan_blocks
-from skerry_cli.home.parts import InstalledModel, left_out_by
+from skerry_cli.home.parts import InstalledModel
 from skerry_cli.home.state import Home
 from skerry_cli.report import StartReporter
 from skerry_core.config import ConfigError, KVFormat, ModelConfig
 from skerry_core.encoder.encoder import Encoder
 from skerry_core.engine.engine import Engine
 from skerry_core.weights.tensors import WeightsError
-from skerry_regions.models.problems import LeftOut, UnsupportedModel
+from skerry_regions.models.problems import LeftOut, UnsupportedModel, left_out_by
 from skerry_regions.node.engines import FileTierOptions, open_encoder, open_engine
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def load_models(
             else:
                 configs[model.spec.id] = decoder_config(model.files.weights)
         except UnsupportedModel as error:
-            left_out.append(left_out_by(model.spec, error))
+            left_out.append(left_out_by(model.spec.id, error))
     decoders = [model for model in models if model.spec.id in configs]
     tiers = _file_tiers(decoders, options, home)
     blocks = _plan(decoders, configs, options)
@@ -70,7 +70,7 @@ def load_models(
             )
         except (ConfigError, WeightsError) as error:
             problem = UnsupportedModel(str(error))
-            left_out.append(left_out_by(model.spec, problem))
+            left_out.append(left_out_by(model.spec.id, problem))
     return Loaded(engines, encoders, left_out)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from skerry_cli.home.parts import Installation, left_out_by
+from skerry_cli.home.parts import Installation
 from skerry_core.config import ConfigError, ModelConfig
 from skerry_core.encoder import opening as encoders
 from skerry_core.encoder.network import Network
@@ -17,7 +17,7 @@ from skerry_core.models.weight_file import WeightFile
 from skerry_core.weights.tensors import TruncatedFile, WeightsError
 from skerry_regions.models.catalog import Task
 from skerry_regions.models.local_model import ENCODERS
-from skerry_regions.models.problems import UnsupportedModel
+from skerry_regions.models.problems import UnsupportedModel, left_out_by
 from skerry_regions.models.pulling import Checks
 
 
@@ -28,7 +28,7 @@ def openable(installed: Installation) -> Installation:
         try:
             check_opens(model.files.weights, model.spec.task)
         except UnsupportedModel as error:
-            left_out.append(left_out_by(model.spec, error))
+            left_out.append(left_out_by(model.spec.id, error))
     return installed.without(left_out)
 
 

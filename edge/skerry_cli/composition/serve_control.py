@@ -10,22 +10,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
 import uvloop
-from msgspec.structs import replace
 
 from skerry.errors import Unavailable
 from skerry_cli.composition.configured import following_issuers
+from skerry_cli.composition.control_parts import (
+    account_of,
+    check_model,
+    dns_answers,
+    edge_url_of,
+    read_wanted,
+    ready_regions,
+    write_down,
+)
 from skerry_cli.composition.listening import Front, Where
 from skerry_cli.composition.serve_machines import DRAIN_SECONDS, machines
 from skerry_cli.composition.starter import Starter
 from skerry_cli.home.control_home import (
+    DEFAULT_HOST,
     LOCK_SECONDS,
     ControlRunning,
     claim_control,
@@ -35,9 +45,9 @@ from skerry_cli.home.edge_tokens import EdgeTokens, caller_of
 from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.keys import control_key
 from skerry_cli.home.machine import default_threads
-from skerry_cli.home.parts import credentials, listen_at, url_of
+from skerry_cli.home.parts import listen_at, url_of
 from skerry_cli.home.registries import open_registry
-from skerry_cli.home.state import Home, read_config, write_config
+from skerry_cli.home.state import Home
 from skerry_cli.output import note
 from skerry_edge.gate.oidc.logins import Logins
 from skerry_edge.gate.tokens import TokenStore
@@ -46,29 +56,28 @@ from skerry_edge.reload import following
 from skerry_regions.control.api.access import ControlCaller, Denials
 from skerry_regions.control.api.app import create_app
 from skerry_regions.control.api.requests import Control
-from skerry_regions.control.desired import revisions
 from skerry_regions.control.desired.changes import Changes
-from skerry_regions.control.desired.manifest import Manifest, ManifestError, load_manifest
+from skerry_regions.control.desired.manifest import Manifest
 from skerry_regions.control.desired.migrations import NewerSchema
 from skerry_regions.control.desired.store import Store
-from skerry_regions.control.desired.views import AnswerDns, DnsQuestion
-from skerry_regions.control.dns.checks import MISSING
-from skerry_regions.control.errors import Busy, Conflict, ControlError
+from skerry_regions.control.errors import Busy, ControlError
 from skerry_regions.control.machines.joined import JoinedMachines
 from skerry_regions.control.planning.zone_contents import ZoneBook
 from skerry_regions.control.reconcile.control_metrics import ControlMetrics
+from skerry_regions.control.reconcile.first_start import FirstStart
 from skerry_regions.control.reconcile.models import ModelBook
 from skerry_regions.control.reconcile.processes import ProcessLauncher
 from skerry_regions.control.reconcile.reconciler import Reconciler
 from skerry_regions.control.reconcile.scraping import LostMembers, Monitoring
 from skerry_regions.known_hosts import host_of
 from skerry_regions.models.catalog import CatalogError
+from skerry_regions.models.sources import Progress
 from skerry_regions.process.launch_folder import LaunchFolder
 from skerry_regions.process.local_launcher import Deposed
 from skerry_regions.process.loop_watch import LoopWatch
 from skerry_regions.process.startup import stop_on_signals
 from skerry_regions.prometheus import LabelValues
-from skerry_regions.registry import RegistryUnavailable
+from skerry_regions.registry import Registry, RegistryUnavailable
 
 CLAIM_SECONDS = 120.0  # a predecessor whose supervisor is gone may still be draining
 TROUBLES = (
@@ -86,11 +95,27 @@ class ControlOptions:
     known_hosts: frozenset[str] = frozenset()  # names that it is reached by, beside its address
     join: tuple[str, int] | None = None  # host and port where machines join
     lifeline: int | None  # descriptor that a supervisor gave us
+    progress: Progress = lambda what, share: None  # of what it starts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddedControl:
+    """A control plane within `skerry up --topology`."""
+
+    reconciler: Reconciler
+    first_start: FirstStart
+    registry: Registry
+    url: str
+    stop: asyncio.Event
+
+
+Host = Callable[[EmbeddedControl], Coroutine[Any, Any, None]]
+"""Goes on beside it until it is cancelled, or raises why it has to end."""
 
 
 def serve_control(options: ControlOptions, home: Home) -> None:
     """Run the control plane until it is to stop. Raises `CannotStart`."""
-    manifest = None if options.topology is None else _read(options.topology)
+    manifest = None if options.topology is None else read_wanted(options.topology)
     patience = LOCK_SECONDS if options.lifeline is None else CLAIM_SECONDS
     try:
         with (
@@ -103,22 +128,38 @@ def serve_control(options: ControlOptions, home: Home) -> None:
         raise CannotStart(str(error)) from None
 
 
-def _read(path: Path) -> Manifest:
-    """Raises `CannotStart`, which says where the file is wrong."""
+def embed_control(
+    topology: Manifest, home: Home, listener: socket.socket, host: Host, progress: Progress
+) -> None:
+    """Run the control plane as part of `skerry up --topology`. `progress` is that of what it
+    starts. Raises `CannotStart`, and what `host` does."""
+    where = Where(host=DEFAULT_HOST, port=0)
+    options = ControlOptions(
+        where=where, topology=None, owns=True, lifeline=None, progress=progress
+    )
+    front = Front(listener, None, Limits(drain_seconds=DRAIN_SECONDS))
     try:
-        return load_manifest(path).value
-    except ManifestError as error:
+        with (
+            claim_control(home, patience=CLAIM_SECONDS),
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        ):
+            runner.run(_serve(options, home, front, topology, host))
+    except TROUBLES as error:
         raise CannotStart(str(error)) from None
 
 
 async def _serve(
-    options: ControlOptions, home: Home, front: Front, manifest: Manifest | None
+    options: ControlOptions,
+    home: Home,
+    front: Front,
+    manifest: Manifest | None,
+    host: Host | None = None,
 ) -> None:
     stop = stop_on_signals()
     starter = Starter(options.lifeline)
     starter.end_with_supervisor(stop)
     tokens = TokenStore(home.tokens)
-    account_id = _account(home, tokens, front.url(), is_ours=not starter.is_supervisor)
+    account_id = account_of(home, tokens, front.url(), is_ours=not starter.is_supervisor)
     async with contextlib.AsyncExitStack() as stack:
         store = Store(control_database(home))
         stack.callback(store.close)
@@ -126,9 +167,14 @@ async def _serve(
         stack.callback(registry.close)
         key = control_key(home)
         changes = Changes(store, EdgeTokens(tokens, account_id), key)
-        _write_down(manifest, store, changes, account_id)
+        try:
+            changes.give_roles(account_id)
+            changes.settle_tokens()
+            write_down(manifest, home, store, is_up=host is not None)
+        except ControlError as error:
+            raise CannotStart(str(error)) from None
         wake = asyncio.Event()
-        models = ModelBook(home.root, wake.set)
+        models = ModelBook(home.root, wake.set, check_model)
         stack.push_async_callback(models.close)
         launcher = ProcessLauncher(
             home.root,
@@ -137,10 +183,20 @@ async def _serve(
             cores=default_threads(),
             environ=os.environ,
             changed=wake.set,
+            progress=options.progress,
         )
         stack.push_async_callback(launcher.close)
         joined = JoinedMachines(lambda: reconciler.wanted(), time.monotonic)
-        reconciler = Reconciler(store, changes, launcher, models, wake=wake, joined=joined.running)
+        first_start = None if host is None else FirstStart(has_adopted=launcher.has_adopted)
+        reconciler = Reconciler(
+            store,
+            changes,
+            launcher,
+            models,
+            wake=wake,
+            joined=joined.running,
+            first_start=first_start,
+        )
         joining = None
         if options.join is not None:
             join_listener = stack.enter_context(listen_at(*options.join, Limits()))
@@ -153,7 +209,8 @@ async def _serve(
 
         logins = Logins(account_id)
         stack.push_async_callback(logins.close)
-        await stack.enter_async_context(following([following_issuers(home, logins)]))
+        files = [following_issuers(home, logins)]
+        await stack.enter_async_context(following(files, reloading=reconciler.renew_edges))
 
         def ends() -> dict[LabelValues, float]:
             here = {member.id for member in reconciler.members}
@@ -176,7 +233,7 @@ async def _serve(
             changes=changes,
             observer=reconciler,
             zones=zones,
-            answer_dns=_dns_answers(store, zones, lambda: _ready_regions(reconciler)),
+            answer_dns=dns_answers(store, zones, lambda: ready_regions(reconciler)),
             model_problem=models.problem,
             authenticate=authenticate,
             denials=Denials(store, time.monotonic),
@@ -189,7 +246,7 @@ async def _serve(
                     lambda: reconciler.members, lambda: store.desired, time.monotonic
                 ),
                 url=front.url,
-                edge_url=lambda: _edge_url(home) if starter.is_supervisor else "",
+                edge_url=lambda: edge_url_of(home) if starter.is_supervisor else "",
             ),
             joining=joining,
         )
@@ -197,8 +254,20 @@ async def _serve(
         stack.callback(LoopWatch(metrics.loop_late.observe).close)
 
         def ready() -> None:
-            starter.ready(f"The control plane is ready at {front.url()}.", url=front.url())
+            if host is None:
+                starter.ready(f"The control plane is ready at {front.url()}.", url=front.url())
 
+        hosting = None
+        if host is not None and first_start is not None:
+            embedded = EmbeddedControl(
+                reconciler=reconciler,
+                first_start=first_start,
+                registry=registry,
+                url=front.url(),
+                stop=stop,
+            )
+            hosting = asyncio.create_task(host(embedded), name="host")
+            hosting.add_done_callback(lambda _: stop.set())
         reconciling = asyncio.create_task(reconciler.run(), name="reconcile")
         reconciling.add_done_callback(lambda _: stop.set())  # by a bug: then we end too
         try:
@@ -210,49 +279,7 @@ async def _serve(
             await asyncio.gather(reconciling, return_exceptions=True)
         if options.owns and not starter.is_abandoned:
             await reconciler.drain_all()
-
-
-def _edge_url(home: Home) -> str:
-    """Return where the one edge of `skerry up` is, which is in no registry."""
-    config = read_config(home)
-    return "" if config is None else config.url
-
-
-def _ready_regions(reconciler: Reconciler) -> frozenset[str]:
-    edges = (node for node in reconciler.nodes() if node.kind == "edge")
-    return frozenset(edge.region for edge in edges if edge.state == "ready")
-
-
-def _dns_answers(
-    store: Store, zones: ZoneBook, ready_regions: Callable[[], frozenset[str]]
-) -> AnswerDns:
-    """Return what answers questions about zones, or refuses them where DNS is not installed."""
-    try:
-        from skerry_dns.zone.zone_answers import ZoneAnswers
-    except ModuleNotFoundError:
-        return _refuse_dns
-    return ZoneAnswers(store, zones, ready_regions)
-
-
-def _refuse_dns(question: DnsQuestion) -> NoReturn:
-    raise Conflict(MISSING)
-
-
-def _account(home: Home, tokens: TokenStore, url: str, *, is_ours: bool) -> str:
-    """Return the platform's account. `is_ours`: no other says where the control plane is."""
-    config = read_config(home)
-    if is_ours or config is None:
-        config = credentials(home, tokens, config.url if config is not None else "")
-        write_config(home, replace(config, control_url=url))
-    return config.account_id
-
-
-def _write_down(manifest: Manifest | None, store: Store, changes: Changes, account_id: str) -> None:
-    """Raises `CannotStart`."""
-    try:
-        changes.give_roles(account_id)
-        changes.settle_tokens()
-        if manifest is not None:
-            revisions.apply(manifest, store, actor=revisions.FILE, prunes=True)
-    except ControlError as error:
-        raise CannotStart(str(error)) from None
+        if hosting is not None:
+            hosting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await hosting

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from skerry_cli.composition.assembly import ServedModels, assembled
 from skerry_cli.composition.listening import Front, Where
+from skerry_cli.composition.placed import PlacedMembers
 from skerry_cli.composition.routing.index_loader import IndexLoader
 from skerry_cli.composition.serve_gateway import gateway
 from skerry_cli.composition.starter import Starter
@@ -80,7 +81,7 @@ class EdgeOptions:
     topology: Path | None = None  # whose links are what to assume of paths
     public_url: str = ""  # that clients are given, where host and port are not it
     advertise: str = ""  # host where others reach it; empty: where it listens
-    placed: tuple[Member, ...] = ()  # that a supervisor has put where they are
+    placed: Path | None = None  # where a supervisor says where it has put nodes and edges
     left_out: tuple[LeftOut, ...] = ()  # that a supervisor could not open
 
 
@@ -131,7 +132,7 @@ async def _serve(
             region=options.region,
             reach=through_relays if is_emulated else directly,
             key=key,
-            placed=options.placed,
+            placed=PlacedMembers(options.placed),
         )
         stack.push_async_callback(directory.close)
         model_keys = {model.spec.id: model.files.model_key for model in offer.models}

@@ -71,7 +71,8 @@ class Status(Struct, frozen=True, omit_defaults=True):
     nodes: list[NodeStatus]
     notes: list[str] = []  # sentences about what goes wrong, for people
     left_out: list[LeftOut] = []  # models that the start could not open
-    control: ControlView | None = None  # what the control plane runs beside them
+    control: ControlView | None = None  # what the control plane runs
+    includes_control: bool = False  # which is among these edges and nodes
 
 
 class NoAnswer(Exception):

@@ -31,6 +31,7 @@ class Instance(Struct, frozen=True):
     control: str  # path of its status socket
     ready: bool = False
     url: str = ""
+    topology: bool = False  # of several processes, which outlive it
 
 
 class AlreadyRunning(Exception):

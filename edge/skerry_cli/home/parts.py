@@ -34,7 +34,12 @@ from skerry_regions.drivers.sqlite_queue import SqliteQueue
 from skerry_regions.known_hosts import hosts_of
 from skerry_regions.models.catalog import Catalog, CatalogError, ModelSpec, is_packaged
 from skerry_regions.models.model_files import ModelFiles
-from skerry_regions.models.problems import LeftOut, ModelProblem, UnsupportedTemplate
+from skerry_regions.models.problems import (
+    LeftOut,
+    ModelProblem,
+    UnsupportedTemplate,
+    left_out_by,
+)
 from skerry_regions.models.sources import Hub, Progress
 from skerry_regions.models.store import ModelStore
 from skerry_regions.topology.loading import TopologyError, load_topology
@@ -107,14 +112,8 @@ def install_models(names: Sequence[str], home: Home, progress: Progress) -> Inst
         try:
             models.append(InstalledModel(spec, store.pull(spec, progress)))
         except (ModelProblem, OSError) as error:
-            left_out.append(left_out_by(spec, error))
+            left_out.append(left_out_by(spec.id, error))
     return Installation(catalog, models, []).without(left_out)
-
-
-def left_out_by(spec: ModelSpec, error: Exception) -> LeftOut:
-    """Return the record of a model that an error keeps from being served."""
-    reason = error.reason if isinstance(error, ModelProblem) else ModelProblem.reason
-    return LeftOut(spec.id, reason, str(error).removeprefix(f"{spec.id}: ").rstrip("."))
 
 
 def default_models(catalog: Catalog, store: ModelStore) -> list[str]:
@@ -150,7 +149,7 @@ def load_texts(models: list[InstalledModel]) -> tuple[dict[str, TextModel], list
                     model.files, context_window=window, is_foreign=is_foreign
                 )
             except TemplateError as error:
-                left_out.append(left_out_by(model.spec, UnsupportedTemplate(str(error))))
+                left_out.append(left_out_by(model.spec.id, UnsupportedTemplate(str(error))))
     return texts, left_out
 
 

@@ -87,7 +87,7 @@ async def look(read: Callable[[], Status], token: str, before: Overview | None =
 def with_launched(status: Status) -> Status:
     """Return the status with what the control plane runs among its nodes and edges."""
     view = status.control
-    if view is None:
+    if view is None or status.includes_control:
         return status
     nodes = [
         NodeStatus(

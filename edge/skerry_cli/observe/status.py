@@ -54,8 +54,9 @@ def show(args: argparse.Namespace) -> int:
         return 1
     if instance is not None:
         say(f"{status.url}  (process {instance.pid})")
-        say(_nodes(status.nodes))
-        if any(edge.pid != instance.pid for edge in status.edges):
+        if not status.includes_control:
+            say(_nodes(status.nodes))
+        if not status.includes_control and any(edge.pid != instance.pid for edge in status.edges):
             say("\n" + _edges(status.edges))
     if status.control is not None:
         say(("\n" if instance is not None else "") + control_text(status.control))

@@ -9,14 +9,18 @@ import shlex
 import signal
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from skerry_cli.arguments import Commands, add_command, positive_seconds
 from skerry_cli.home.control_home import control_runs
 from skerry_cli.home.errors import StateError
 from skerry_cli.home.instance import Instance, claim, running
-from skerry_cli.home.left_behind import end, forget_fleet, left_behind
+from skerry_cli.home.left_behind import end, forget_processes, left_behind
 from skerry_cli.home.state import Home, read_config
 from skerry_cli.output import complain, note, say
+
+if TYPE_CHECKING:
+    from skerry_cli.home.control import EdgeStatus
 
 DRAIN_SECONDS = 220.0  # to drain in: as the unit and the container have it
 KILL_SECONDS = 10.0
@@ -96,7 +100,7 @@ def _end_left_behind(home: Home, seconds: float) -> int:
     end(left, seconds)
     with claim(home):  # which forgets the former one
         if not control_runs(home):
-            forget_fleet(home)
+            forget_processes(home)
     say("Stopped.")
     return 0
 
@@ -109,17 +113,20 @@ def reload(args: argparse.Namespace) -> int:
         return complain("Skerry is not running, or not ready yet; see `skerry status`.")
     try:
         status = ask_status(instance.control)
-        before, known = {edge.id: edge.pid for edge in status.edges}, set(status.notes)
+        before = {_name(edge): edge.pid for edge in status.edges}
+        known = set(status.notes)
         _signal(instance, signal.SIGHUP)
         if instance.pid in before.values():  # one process for all
             say(f"Process {instance.pid} reads its configuration again; its log says more.")
             return 0
         deadline = time.monotonic() + RELOAD_SECONDS
-        while waiting := [edge.id for edge in status.edges if edge.pid in (0, before.get(edge.id))]:
+        while waiting := [
+            _name(edge) for edge in status.edges if edge.pid in (0, before.get(_name(edge)))
+        ]:
             failed = [
                 note
                 for note in status.notes
-                if note not in known and any(note.startswith(f"{id} was not") for id in waiting)
+                if note not in known and note.partition(":")[0].rpartition("-")[0] in waiting
             ]
             if len(failed) == len(waiting):
                 return complain("\n".join(failed))
@@ -131,6 +138,11 @@ def reload(args: argparse.Namespace) -> int:
         return complain(str(error))
     say(f"Replaced: {', '.join(before)}. Streams that run finish where they are.")
     return 0
+
+
+def _name(edge: EdgeStatus) -> str:
+    """Return what an edge is called, whichever process serves as it."""
+    return edge.id.rpartition("-")[0]
 
 
 def show_env(args: argparse.Namespace) -> int:

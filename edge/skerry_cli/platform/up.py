@@ -28,6 +28,7 @@ from skerry_cli.arguments import (
 )
 from skerry_cli.home.control_home import control_is_alone
 from skerry_cli.home.instance import AlreadyRunning, claim, running
+from skerry_cli.home.left_behind import left_by_topology
 from skerry_cli.home.machine import configure_threads, default_threads
 from skerry_cli.home.memory import DEFAULT_FILE_TIER
 from skerry_cli.home.room import has_room, room_wanted
@@ -36,7 +37,6 @@ from skerry_cli.logs import configure_logging
 from skerry_cli.output import complain, note
 from skerry_cli.report import LineReporter, StartReporter, TerminalReporter
 from skerry_regions.models.sources import Sized
-from skerry_regions.process.launch_folder import LaunchFolder
 from skerry_regions.process.log_files import open_log
 from skerry_regions.spec_types import DEFAULT_CONSOLE
 
@@ -139,7 +139,7 @@ def start(args: argparse.Namespace) -> int:
         if args.topology is not None:
             instead = f"`skerry apply -f {args.topology}` has it start what the file says"
         return complain(f"a control plane runs in {home.root}: {instead}, or end it first")
-    if args.topology is None and any(LaunchFolder.of_fleet(home.root).running()):
+    if args.topology is None and left_by_topology(home):
         return complain(
             "processes of a topology go on without their supervisor: `skerry up --topology FILE` "
             "takes over, `skerry down` ends them"

@@ -118,7 +118,7 @@ def register(commands: Commands) -> None:
     edge.add_argument("--listener-fd", type=int, help=argparse.SUPPRESS)
     edge.add_argument("--lifeline-fd", type=int, help=argparse.SUPPRESS)
     edge.add_argument("--left-out", default="[]", help=argparse.SUPPRESS)  # JSON
-    edge.add_argument("--placed", type=Path, help=argparse.SUPPRESS)  # JSON: see `Fleet`
+    edge.add_argument("--placed", type=Path, help=argparse.SUPPRESS)  # JSON, followed
 
 
 def start(args: argparse.Namespace) -> int:
@@ -202,7 +202,6 @@ def _options(args: argparse.Namespace, **told: Any) -> EdgeOptions:
     from skerry_cli.composition.listening import Where
     from skerry_cli.composition.serve_edge import EdgeOptions
     from skerry_regions.models.problems import LeftOut
-    from skerry_regions.registry import Member
 
     return EdgeOptions(
         where=Where(host=args.host, port=args.port, tls=tls_of(args), descriptor=args.listener_fd),
@@ -212,9 +211,7 @@ def _options(args: argparse.Namespace, **told: Any) -> EdgeOptions:
         public_url=args.public_url or "",
         lifeline=args.lifeline_fd,
         advertise=args.advertise or "",
-        placed=()
-        if args.placed is None
-        else msgspec.json.decode(args.placed.read_bytes(), type=tuple[Member, ...]),
+        placed=args.placed,
         left_out=msgspec.json.decode(args.left_out, type=tuple[LeftOut, ...]),
         **told,
     )

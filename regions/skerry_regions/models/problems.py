@@ -69,3 +69,9 @@ class LeftOut(Struct, frozen=True):
     model: str  # id
     reason: str  # `ModelProblem.reason`
     detail: str  # the error's message; may name paths
+
+
+def left_out_by(model: str, error: Exception) -> LeftOut:
+    """Return the record of a model, by id, that an error keeps from being served."""
+    reason = error.reason if isinstance(error, ModelProblem) else ModelProblem.reason
+    return LeftOut(model, reason, str(error).removeprefix(f"{model}: ").rstrip("."))

@@ -1,1 +1,1 @@
-"""Processes: supervision, succession, backing off, health. May import the hall."""
+"""Processes: supervision, launching, backing off, health. May import the hall."""

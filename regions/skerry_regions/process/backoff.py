@@ -30,14 +30,10 @@ class Backoff:
     def is_crash_loop(self) -> bool:
         return self.failures >= self._policy.crash_loop
 
-    def is_steady(self, ran_seconds: float) -> bool:
-        """Return whether a run of so long is a recovery."""
-        return ran_seconds >= self._policy.steady
-
     def failed(self, ran_seconds: float) -> float:
         """Note that it ended unasked after so long; seconds until the next start."""
         policy = self._policy
-        if self.is_steady(ran_seconds):
+        if ran_seconds >= policy.steady:
             self.failures = 0
         delay = min(policy.first * policy.factor ** min(self.failures, 64), policy.most)
         self.failures += 1

@@ -27,7 +27,6 @@ from skerry_regions.address import Address
 from skerry_regions.process.launch_folder import replace_file
 from skerry_regions.process.lifeline import Lifeline
 from skerry_regions.process.startup import stop_on_signals
-from skerry_regions.topology.spec import Topology
 
 LOOK_SECONDS = 0.1  # between two looks at the plan
 MAX_WAITING = 8 << 20  # bytes on their way in one direction; beyond, the sender is held up
@@ -54,11 +53,6 @@ class RelayPlan(Struct, frozen=True, kw_only=True):
 
     rtts: tuple[tuple[str, str, float], ...]  # seconds, between two regions either way
     sockets: tuple[tuple[str, str], ...] = ()  # addresses, each with the region that it is in
-
-    @classmethod
-    def of(cls, topology: Topology) -> RelayPlan:
-        """Return one of a topology's distances, without a socket yet."""
-        return cls(rtts=topology.rtts())
 
     def relays(self) -> dict[str, tuple[str, float]]:
         """Return by each socket that other regions reach, where it leads, and the seconds of one

@@ -3,6 +3,7 @@
 FOLDER/ID.lock    held by the process
        ID.json    what it was launched as (`LaunchRecord`)
 FOLDER.term       the highest term of whoever launches there
+FOLDER.placed     where all are, which edges read
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from skerry_regions.process.process_lock import holder, locked
+from skerry_regions.zones import GLOBAL
 
 LaunchedKind = Literal["node", "edge", "dns", "relays"]
 HOLDER_SECONDS = 1.0  # in which whoever holds a lock is found: not while it begins, or ends
@@ -37,6 +39,9 @@ class LaunchRecord(Struct, frozen=True, kw_only=True):
     address: str
     control: str  # where it answers health checks …
     tls: bool = False  # … and whether by TLS
+    residency: str = GLOBAL
+    model: str = ""  # of a node
+    gateway: str = ""  # of an edge, where it takes other regions' streams
     started: float
     was_ready: bool = False
     draining_since: float | None = None
@@ -48,10 +53,11 @@ class LaunchFolder:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._term = root.with_suffix(".term")
+        self.placed = root.with_suffix(".placed")
 
     @classmethod
     def of_fleet(cls, home: Path) -> LaunchFolder:
-        """Return that of `skerry up --topology`."""
+        """Return that of `skerry up --topology` before 0.2."""
         return cls(home / "run" / "supervised")
 
     @classmethod
@@ -63,16 +69,12 @@ class LaunchFolder:
         """Return where the file `kind` (of `FILES`) of a process lies."""
         return self.root / f"{id}.{kind}"
 
-    def locks(self) -> list[Path]:
-        """Return the locks of all processes that ran or run."""
-        return sorted(self.root.glob("*.lock"))
-
     def running(self) -> Generator[tuple[LaunchRecord, int]]:
         """Yield what runs, with its pid; what has ended is cleared away.
 
         A process whose record cannot be read is left alone.
         """
-        for lock in self.locks():
+        for lock in sorted(self.root.glob("*.lock")):
             deadline = time.monotonic() + HOLDER_SECONDS
             while self._is_held(lock):
                 if (pid := holder(lock)) is not None:
@@ -84,11 +86,6 @@ class LaunchFolder:
                 time.sleep(LOOK_SECONDS)
             else:
                 self.remove(lock.stem)
-
-    def runs(self, id: str) -> bool:
-        """Return whether a process of this name runs."""
-        lock = self.path(id, "lock")
-        return lock.exists() and self._is_held(lock)
 
     def _is_held(self, lock: Path) -> bool:
         try:
@@ -131,6 +128,7 @@ class LaunchFolder:
         with contextlib.suppress(OSError):
             self.root.rmdir()
             self._term.unlink(missing_ok=True)
+            self.placed.unlink(missing_ok=True)
 
 
 def replace_file(path: Path, draft: Path, data: bytes) -> None:

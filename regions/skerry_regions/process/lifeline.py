@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import orjson
@@ -64,3 +64,14 @@ class Lifeline:
     def _write(self, line: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):  # the supervisor is gone
             self._socket.sendall(orjson.dumps(line) + b"\n")
+
+
+async def reports(lifeline: socket.socket) -> AsyncGenerator[dict[str, Any]]:
+    """Yield what a process writes, at its supervisor's end, until it ends. Closes the socket."""
+    reader, writer = await asyncio.open_connection(sock=lifeline)
+    try:
+        with contextlib.suppress(ConnectionError):
+            async for line in reader:
+                yield orjson.loads(line)
+    finally:
+        writer.close()

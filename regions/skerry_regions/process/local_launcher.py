@@ -84,13 +84,10 @@ class LocalLauncher:
         folder: LaunchFolder,
         term: int,
         *,
-        beside: LaunchFolder | None = None,
         ended: Callable[[LaunchedProcess], None] = lambda process: None,
     ) -> None:
-        """`beside` is where another supervisor launches, whose names are taken. `ended` is called
-        on the loop when a process has. Raises Deposed, or OSError."""
+        """`ended` is called on the loop when a process has. Raises Deposed, or OSError."""
         self._folder = folder
-        self._beside = beside
         self._term = term
         self._ended = ended
         self._loop = asyncio.get_running_loop()
@@ -117,8 +114,6 @@ class LocalLauncher:
         self._fence()
         if (running := self._known.get(record.id)) is not None:
             return running, False
-        if self._beside is not None and self._beside.runs(record.id):
-            raise FileExistsError(f"another supervisor of this home has started {record.id}")
         lock = locked(self._folder.path(record.id, "lock"))
         try:
             what = program()

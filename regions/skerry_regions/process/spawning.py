@@ -41,15 +41,17 @@ def resolved(host: str) -> str:
     return str(found[0][4][0])
 
 
-def bound(host: str, port: int) -> socket.socket:
-    """Return a socket for an edge to listen on, at an IP address. An old and a new one may share
-    its port for a while. Raises OSError."""
+def bound(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
+    """Return a socket for an edge to listen on, at an IP address. `is_shared`: with an edge
+    that has the port already, for a while. Raises OSError."""
     family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, is_shared)
         listener.bind((host, port))
+        # Only now: a port that somebody has is refused, and an heir may share ours.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     except OSError:
         listener.close()
         raise
@@ -57,20 +59,12 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 class HeldListener:
-    """Where a process listens, held while it is replaced or started again: callers wait.
+    """Where an edge listens, held while it is replaced or started again: callers wait."""
 
-    Whoever adopts the process does not have its socket. One of the same port is taken when the
-    process has ended, or is to have a successor.
-    """
-
-    def __init__(self, host: str, port: int, listener: socket.socket | None = None) -> None:
-        """`listener` is there already, where no process of a former supervisor has it."""
-        self.host, self.port = host, port
+    def __init__(self, listener: socket.socket) -> None:
         self._socket = listener
-        if listener is not None:
-            self.host, self.port = listener.getsockname()[:2]
-            # After it was bound: a port that somebody has is refused, and an heir may share it.
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        name = listener.getsockname()
+        self.host, self.port = str(name[0]), int(name[1])
 
     @property
     def address(self) -> Address:
@@ -82,18 +76,13 @@ class HeldListener:
         return Address(host=LOOPBACK.get(self.host, self.host), port=self.port)
 
     def fileno(self) -> int:
-        """Return the socket's descriptor. Raises OSError where it cannot be had."""
-        if self._socket is None:
-            self._socket = bound(self.host, self.port)
+        """Return the socket's descriptor."""
         return self._socket.fileno()
 
     def listen(self) -> None:
-        """Let callers wait for a process that is to come; without a socket they are refused."""
-        with contextlib.suppress(OSError):
-            self.fileno()
-            if self._socket is not None:
-                self._socket.listen(BACKLOG)
+        """Let callers wait for a process that is to come."""
+        with contextlib.suppress(OSError):  # an edge of another home listens there, too
+            self._socket.listen(BACKLOG)
 
     def close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
+        self._socket.close()

@@ -2,13 +2,12 @@
 
 A process that ends unasked is started again after a growing, jittered pause; one that lives but
 answers no health check for too long is killed first. Stopping is SIGTERM, which drains, and after
-a deadline SIGKILL. What a launcher has started is adopted from a former supervisor.
+a deadline SIGKILL.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import signal
 import socket
@@ -18,17 +17,13 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-import orjson
-
 from skerry_regions.process.backoff import Backoff, RestartPolicy
-from skerry_regions.process.children import Child, Children, OwnChildren, ProcessSpec
-from skerry_regions.process.local_launcher import Deposed, LaunchedProcess
+from skerry_regions.process.children import ProcessSpec, signal_child, start_child
+from skerry_regions.process.lifeline import reports
 
 logger = logging.getLogger(__name__)
 
 LOG_TAIL = 15  # lines shown when a first start fails
-REPLACE_SECONDS = 60.0  # for an adopted one that is not as it should be to drain
-LOOK_SECONDS = 0.2  # between two questions whether an adopted one is ready
 
 State = Literal["starting", "ready", "draining", "failed", "stopped"]
 Progress = Callable[[str, float], None]
@@ -52,21 +47,14 @@ class Supervised:
     def __init__(
         self,
         spec: ProcessSpec,
-        children: Children | None = None,
         *,
-        persists: bool = False,
         progress: Progress = lambda what, share: None,
         restarts: RestartPolicy | None = None,
         health: HealthPolicy | None = None,
         rng: Random | None = None,
-        clock: Callable[[], float] | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`persists`: also a first start that fails is tried again."""
         self.spec = spec
-        self._children = children or OwnChildren(spec)
-        self._adopted = self._children.adopted
-        self._persists = persists
         self.state: State = "starting"
         self.restarts = 0
         self.last_exit: int | None = None  # status of the last run that ended; -9: by SIGKILL
@@ -74,10 +62,10 @@ class Supervised:
         self._progress = progress
         self._health = health or HealthPolicy()
         self._backoff = Backoff(restarts or RestartPolicy(), rng or Random())
-        self._clock = clock or asyncio.get_running_loop().time
+        self._clock = asyncio.get_running_loop().time
         self._started = self._clock()  # the last time
         self._sleep = sleep
-        self._process: Child | None = None
+        self._process: asyncio.subprocess.Process | None = None
         self._stopping = asyncio.Event()
         self._ready = asyncio.Event()
         self._task = asyncio.create_task(self._keep_alive(), name=f"supervise {spec.id}")
@@ -87,18 +75,6 @@ class Supervised:
         """Return it; 0 while no process runs."""
         process = self._process
         return process.pid if process is not None and process.returncode is None else 0
-
-    @property
-    def is_outdated(self) -> bool:
-        """Return whether a former supervisor has started it as what it is not to be any more."""
-        adopted = self._adopted
-        return adopted is not None and adopted.record.fingerprint != self.spec.fingerprint
-
-    @property
-    def is_crash_loop(self) -> bool:
-        """Return whether it ends again and again, and has not run for long since."""
-        ran = self._clock() - self._started if self.state == "ready" else 0.0
-        return self._backoff.is_crash_loop and not self._backoff.is_steady(ran)
 
     async def wait_until_ready(self) -> None:
         """Wait for the first start. Raises FirstStartFailed."""
@@ -138,15 +114,10 @@ class Supervised:
         while not self._stopping.is_set():
             self._started = self._clock()
             self.state = "starting"
-            if self._adopted is None:
-                await self._run_once()
-            elif await self._is_replaced(self._adopted):
-                continue
-            if self._stopping.is_set() or not (self._ready.is_set() or self._persists):
+            await self._run_once()
+            if self._stopping.is_set() or not self._ready.is_set():
                 return
             self.state = "failed"
-            if self.spec.listener is not None:
-                self.spec.listener.listen()  # callers wait
             delay = self._backoff.failed(self._clock() - self._started)
             logger.warning(
                 "%s ended with status %s; starting it again in %.1f s",
@@ -169,70 +140,35 @@ class Supervised:
         with ours:
             with theirs:
                 try:
-                    self._process = process = await self._children.start(theirs.fileno())
+                    self._process = process = await start_child(self.spec, theirs.fileno())
                 except OSError as error:  # no memory, too many processes: it may pass
                     logger.error("%s cannot be started: %s", self.spec.id, error)
                     return
-                except Deposed as error:
-                    logger.error("%s is not started: %s", self.spec.id, error)
-                    return self.retire()
             if self._stopping.is_set():  # requested while it was being started
                 self._signal(signal.SIGTERM)
             await self._watch_over(process, self._follow(ours))
 
-    async def _is_replaced(self, process: LaunchedProcess) -> bool:
-        """Run an adopted process to its end; whether it ended because it is to be another."""
-        self._process, self._started = process, self._clock() - process.seconds
-        if process.record.draining_since is not None or (
-            self.is_outdated and self.spec.listener is None  # else a successor comes first
-        ):
-            self.state = "draining"
-            self._signal(signal.SIGTERM)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), REPLACE_SECONDS)
-            self._signal(signal.SIGKILL)
-            await process.wait()
-            self._adopted = None
-            return True
-        await self._watch_over(process, self._look(process))
-        self._adopted = None
-        return False
-
-    async def _watch_over(self, process: Child, following: Coroutine[Any, Any, None]) -> None:
+    async def _watch_over(
+        self, process: asyncio.subprocess.Process, following: Coroutine[Any, Any, None]
+    ) -> None:
         tasks = [asyncio.create_task(each) for each in (following, self._watch_health())]
         try:
             self.last_exit = await process.wait()
-            if self._adopted is None:
-                await tasks[0]  # what it said last
+            await tasks[0]  # what it said last
         finally:
             for task in tasks:
                 task.cancel()
             self._process = None
 
-    async def _look(self, process: LaunchedProcess) -> None:
-        """See an adopted process ready."""
-        healthy = self.spec.healthy
-        if healthy is not None and not process.record.was_ready:
-            while not await healthy():  # noqa: ASYNC110  (a state, not an event)
-                await asyncio.sleep(LOOK_SECONDS)
-        self._heard({"ready": {}})
-
     async def _follow(self, lifeline: socket.socket) -> None:
         """Take in what the process reports, until its end closes."""
-        reader, writer = await asyncio.open_connection(sock=lifeline.dup())
-        try:
-            with contextlib.suppress(ConnectionError):
-                async for line in reader:
-                    self._heard(orjson.loads(line))
-        finally:
-            writer.close()
+        async for report in reports(lifeline.dup()):
+            self._heard(report)
 
     def _heard(self, line: dict[str, Any]) -> None:
         if "ready" in line:
             self.report = line["ready"]
             self._ready.set()
-            if self._process is not None:
-                self._children.was_ready(self._process)
             if not self._stopping.is_set():
                 self.state = "ready"
         elif not self._ready.is_set():  # of a first start; none waits for the others
@@ -253,7 +189,7 @@ class Supervised:
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None:
-            self._children.signal(self._process, number)
+            signal_child(self._process, number)
 
 
 def tail(path: Path) -> str:

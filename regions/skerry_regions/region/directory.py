@@ -68,7 +68,7 @@ class Directory:
     """Links by member id. Lives on one event loop.
 
     `region` is that of the edge; None knows every node of every region one by one. `placed` are
-    there whatever the registry says: their addresses are known, the rest they say over their links.
+    there now, whatever the registry says: their addresses are known, the rest they say over links.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Directory:
         reach: Reach = directly,
         key: LinkKey | None = None,
         patience: Patience | None = None,
-        placed: Sequence[Member] = (),
+        placed: Callable[[], Sequence[Member]] = lambda: (),
         poll_seconds: float = RENEW_SECONDS / 2,
     ) -> None:
         self._registry = registry
@@ -154,7 +154,7 @@ class Directory:
                 self._forget(member.id)  # with its streams, which go on elsewhere
         self._read = members = [member for member in members if member.state != "revoked"]
         said = {id_: link.described for id_, link in self._links.items()}
-        members = with_placed(members, self._placed, said)
+        members = with_placed(members, self._placed(), said)
         gateways = {member.id: member for member in members if self._is_gateway(member)}
         covered = self._covered(gateways)
         nodes = {member.id: member for member in members if member.kind == "node"}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
+from random import Random
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from skerry_cli import main
-from skerry_cli.composition.fleet.status import trouble
+from skerry_cli.composition.topology_status import troubles
 from skerry_cli.home.control import EngineFigures, NodeStatus, Status
 from skerry_cli.home.platform_client import ControlView, PlatformClient, PlatformError
 from skerry_cli.home.state import Config, Home, write_config
@@ -18,6 +18,7 @@ from skerry_cli.observe.overview import overview, with_launched
 from skerry_cli.observe.status import control_text
 from skerry_cli.observe.top import render
 from skerry_cli.tables import table
+from skerry_regions.control.reconcile.failures import Failures
 
 MODEL = "@cf/huggingfacetb/smollm2-135m-instruct"
 
@@ -125,18 +126,20 @@ def test_skerry_alone_is_help_and_errors_have_no_number_zero(
 
 
 @pytest.mark.parametrize(
-    ("restarts", "last", "told"),
+    ("ends", "last", "runs", "told"),
     [
-        (1, -9, "n: restarted once, last by SIGKILL; see n.log"),
-        (6, 1, "n: restarted 6 times, last with status 1, in a crash loop; see n.log"),
-        (0, 2, "n: ended, last with status 2; see n.log"),
-        (0, None, ""),
+        (1, -9, True, ["n-0: restarted once, last by SIGKILL; see h/logs/n-0.log"]),
+        (6, 1, True, [
+            "n-0: restarted 6 times, last with status 1, in a crash loop; see h/logs/n-0.log"
+        ]),
+        (1, 2, False, ["n-0: ended, last with status 2; see h/logs/n-0.log"]),
+        (0, None, True, []),
     ],
-)
-def test_how_a_process_ended_is_told_in_words(restarts: int, last: int | None, told: str) -> None:
-    state = "failed" if last == 2 else "ready"
-    process: Any = SimpleNamespace(
-        spec=SimpleNamespace(id="n", log="n.log"), restarts=restarts, last_exit=last, state=state,
-        is_crash_loop=restarts > 5,
-    )  # fmt: skip
-    assert trouble(process) == told
+)  # fmt: skip
+def test_how_a_process_ended_is_told_in_words(
+    ends: int, last: int | None, runs: bool, told: list[str]
+) -> None:
+    failures = Failures(Random(1))
+    for _ in range(ends):
+        failures.failed("n-0", "n", 0.1, "it ended", 0.0, last)
+    assert troubles(failures, {"n-0"} if runs else set(), Home(Path("h"))) == told

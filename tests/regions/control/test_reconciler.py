@@ -72,7 +72,7 @@ class Machine:
         self.started.append(launch.id)
         self.launches[launch.id] = launch
         is_edge = isinstance(launch.settings, EdgeSettings)
-        port = launch.port or 4000
+        port = launch.port or launch.former_port or 4000
         self.running[launch.id] = RunningProcess(
             id=launch.id,
             owner=launch.owner,
@@ -257,7 +257,7 @@ async def test_an_edge_keeps_its_port_when_its_models_change(world: World) -> No
     world.make("pools", name="other", region="fra", role="hybrid", model="@cf/o/o")
     await world.steps(8)
     [edge] = [p for p in world.machine.running.values() if p.kind == "edge"]
-    assert world.machine.launches[edge.id].port == 4000
+    assert world.machine.launches[edge.id].former_port == 4000
     settings = world.machine.launches[edge.id].settings
     assert isinstance(settings, EdgeSettings)
     assert settings.models == (MODEL, "@cf/o/o")
@@ -270,7 +270,7 @@ async def test_an_edge_answers_to_the_names_that_it_is_given(world: World) -> No
     [edge] = [p for p in world.machine.running.values() if p.kind == "edge"]
     settings = world.machine.launches[edge.id].settings
     assert isinstance(settings, EdgeSettings)
-    command = edge_command("e", settings, gateway="g", topology=Path("t"), holds=True)
+    command = edge_command("e", settings, gateway="g", topology=Path("t"))
     assert command[-2:] == ["--known-host", "ai.example.com,192.0.2.7"]
     world.patch("edge_node", "edge", hosts=[])
     await world.steps(8)
@@ -293,7 +293,7 @@ async def test_an_edge_is_started_with_its_certificate_and_called_what_it_is(wor
     [edge] = [p for p in world.machine.running.values() if p.kind == "edge"]
     settings = world.machine.launches[edge.id].settings
     assert isinstance(settings, EdgeSettings)
-    command = edge_command("e", settings, gateway="g", topology=Path("t"), holds=True)
+    command = edge_command("e", settings, gateway="g", topology=Path("t"))
     assert command[-4:] == ["--tls-cert", "/c.pem", "--tls-key", "/k.pem"]
     assert command[command.index("--placement") + 1] == "nearest"
     assert command[command.index("--console") + 1] == "off"

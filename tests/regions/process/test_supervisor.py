@@ -130,26 +130,3 @@ async def test_a_program_that_is_not_there_fails_to_start(tmp_path: Path) -> Non
     with pytest.raises(FirstStartFailed):
         await process.wait_until_ready()
     await process.stop(1)
-
-
-async def test_a_crash_loop_ends_with_a_recovery(tmp_path: Path) -> None:
-    """No further failure is needed for it to be over."""
-    count = tmp_path / "count"
-    script = (
-        f"{UNTIL_TOLD.removesuffix('signal.pause()')}"
-        f"file = open({str(count)!r}, 'a')\nfile.write('x')\nfile.close()\n"
-        f"if os.path.getsize({str(count)!r}) > 5: signal.pause()\n"
-    )
-    now = 0.0
-    spec = ProcessSpec(
-        id="child", command=[sys.executable, "-c", script], environ=os.environ,
-        log=tmp_path / "child.log",
-    )  # fmt: skip
-    process = Supervised(spec, restarts=QUICK, clock=lambda: now)
-    try:
-        await until(lambda: process.restarts == 5 and process.state == "ready")
-        assert process.is_crash_loop
-        now = QUICK.steady
-        assert not process.is_crash_loop
-    finally:
-        await process.stop(60)

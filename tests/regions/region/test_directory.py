@@ -179,7 +179,7 @@ async def test_a_placed_node_is_found_without_any_registry(tmp_path: Path) -> No
     node.server.hello = replace(node.server.hello, member=described)
     placed = replace(member(node), state="starting")
     directory = Directory(
-        registry, hello("edge"), patience=PATIENCE, placed=[placed], poll_seconds=0.01
+        registry, hello("edge"), patience=PATIENCE, placed=lambda: [placed], poll_seconds=0.01
     )
     async with asyncio.timeout(60):
         await until(lambda: bool(directory.members))
@@ -207,7 +207,7 @@ async def test_of_a_placed_node_the_latest_word_is_believed(
     registry = MemoryRegistry()
     registry.announce(replace(placed, incarnation=in_registry, runner="read"))
     directory = Directory(
-        registry, hello("edge"), patience=PATIENCE, placed=[placed], poll_seconds=0.01
+        registry, hello("edge"), patience=PATIENCE, placed=lambda: [placed], poll_seconds=0.01
     )
     async with asyncio.timeout(60):
         await directory.wait_until_served(frozenset({MODEL}))

@@ -18,7 +18,6 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from skerry_regions.control.desired.desired import Desired, Record
 from skerry_regions.control.desired.resources import (
     DEPLOYMENT,
     DNS_RECORD,
@@ -45,7 +44,6 @@ from skerry_regions.topology.spec import (
     Link,
     RouterSpec,
     Steer,
-    Topology,
     TopologyRegion,
     WarmUp,
 )
@@ -134,19 +132,6 @@ def wishes(manifest: Manifest) -> list[Wish]:
             raise Invalid(f"{wish.kind.name} {wish.id!r} is there twice", field=wish.path)
         found[wish.kind.name, wish.id] = wish
     return list(found.values())
-
-
-def desired_of(topology: Topology) -> Desired:
-    """Return what a topology wants of processes, as a control plane has it."""
-    file = msgspec.convert(msgspec.to_builtins(topology), Manifest)
-    records = {}
-    for kind, values, _ in _entries(msgspec.structs.replace(file, dns=None)):
-        spec = msgspec.convert(values, kind.spec)
-        id = new_id(spec)
-        records[kind.name, id] = Record(
-            kind=kind, id=id, spec=spec, revision=0, created_at=0.0, updated_at=0.0
-        )
-    return Desired(0, records)
 
 
 Entry = tuple[ResourceKind, dict[str, Any], str]

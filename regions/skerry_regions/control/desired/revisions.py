@@ -8,7 +8,7 @@ revoked stays so.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -17,14 +17,15 @@ from msgspec import Struct
 from skerry_regions.control.desired.changes import MAX_RESOURCES, differences
 from skerry_regions.control.desired.desired import Desired, Record
 from skerry_regions.control.desired.manifest import Manifest, Wish, wishes
-from skerry_regions.control.desired.resources import API_TOKEN, KINDS, NOTHING_RUNS
+from skerry_regions.control.desired.resources import API_TOKEN, BY_NAME, KINDS, NOTHING_RUNS
 from skerry_regions.control.desired.store import Store
 from skerry_regions.control.desired.validation import check_deletable, check_references, spec_of
 from skerry_regions.control.desired.writing import MAX_AUDIT_ROWS, Writing
 from skerry_regions.control.errors import Conflict, ControlError, Invalid
 
 SOURCE = "source"  # name of the decision that marks what came from a file
-FILE = "topology"  # its value
+FILE = "topology"  # its value: a file that was applied, or that a control plane was started with
+UP = "up"  # or that of `skerry up --topology`, whose resources go with a start without it
 Key = tuple[str, str]  # kind and id
 
 
@@ -56,27 +57,37 @@ class RevisionEntry(Struct, frozen=True, kw_only=True):
 
 
 def apply(
-    manifest: Manifest, store: Store, *, actor: str, prunes: bool = False, dry_run: bool = False
+    manifest: Manifest,
+    store: Store,
+    *,
+    actor: str,
+    source: str = FILE,
+    prunes: bool = False,
+    dry_run: bool = False,
 ) -> Applied:
-    """Set the desired state to what a manifest says. `prunes`: what earlier files named and this
-    one does not goes.
+    """Set the desired state to what a manifest says. `prunes`: what earlier files of this source
+    named and this one does not goes; of `UP` what others need stays, as if they had made it.
 
     What was made by other means is left alone, unless the file has the same. Raises ControlError,
     whose `field` is a path in the manifest.
     """
     wanted = wishes(manifest)
     named = {(wish.kind.name, wish.id) for wish in wanted}
-    marked = store.decisions(SOURCE).keys() - named
+    marked = {key for key, value in store.decisions(SOURCE).items() if value == source} - named
     unnamed = [
         (record.kind.name, record.id)
         for kind in KINDS
         for record in store.desired.of(kind)
         if (kind.name, record.id) in marked and not record.deleting
     ]
+    kept = _needed(unnamed, store.desired) if source == UP else set()
+    unnamed = [key for key in unnamed if key not in kept]
 
     def mark(writing: Writing) -> None:
         for wish in wanted:
-            writing.decide(wish.kind, wish.id, SOURCE, FILE)
+            writing.decide(wish.kind, wish.id, SOURCE, source)
+        for kind, id in kept:
+            writing.undecide(BY_NAME[kind], id, SOURCE)
 
     with store.writing() as writing:
         changes = _converge(writing, wanted, unnamed if prunes else (), actor, mark, dry_run)
@@ -188,6 +199,21 @@ def _converge(
             writing.audit(actor, "delete", record.kind, record.id, revision, change.changes)
         settle(writing)
     return [change for _, change in changed] + removals
+
+
+def _needed(keys: Sequence[Key], desired: Desired) -> set[Key]:
+    """Return those, of keys in the order of `KINDS`, that cannot go with the others: what stays
+    needs them, or they are protected."""
+    records = dict(desired.records)
+    records |= {key: dataclasses.replace(records[key], deleting=True) for key in keys}
+    stay: set[Key] = set()
+    for key in reversed(keys):  # users before what they use
+        try:
+            check_deletable(records[key], Desired(0, records))
+        except Conflict:
+            stay.add(key)
+            records[key] = desired.records[key]
+    return stay
 
 
 def _difference(wish: Wish, before: Record | None) -> ResourceChange | None:

@@ -81,6 +81,12 @@ class Writing:
             (kind.name, id, name, orjson.dumps(value).decode()),
         )
 
+    def undecide(self, kind: ResourceKind, id: str, name: str) -> None:
+        """Forget a decision."""
+        self._database.execute(
+            "DELETE FROM decisions WHERE kind = ? AND id = ? AND name = ?", (kind.name, id, name)
+        )
+
     def audit(
         self, actor: str, action: str, kind: ResourceKind | str, id: str, revision: int,
         changes: Mapping[str, Any], *, outcome: AuditOutcome = "granted",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal, Protocol
 
 import msgspec
@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 
 from skerry.runners import FloatsForm, RunnerName
 from skerry_regions.control.desired.resources import RoleName, RoutingSpec
+from skerry_regions.models.problems import LeftOut
 from skerry_regions.registry import Member
 from skerry_regions.spec_types import ConsoleMode, PlacementRule
 
@@ -50,6 +51,7 @@ class EdgeSettings(Struct, frozen=True, kw_only=True, tag="edge", omit_defaults=
     placement: PlacementRule = "cost"
     console: ConsoleMode = "loopback"
     models: tuple[str, ...]  # catalog ids
+    left_out: tuple[LeftOut, ...] = ()  # what it says of others that it should offer
     routing: RoutingSpec | None = None  # None: as where nothing is written of it
 
 
@@ -105,7 +107,8 @@ class Launch:
     id: str
     owner: str  # id of its pool or edge node; `RELAYS`, or `DNS` and a zone
     settings: Settings
-    port: int = 0  # of an edge; 0: any free one
+    port: int = 0  # of an edge; 0: any free one …
+    former_port: int = 0  # … and this, where it is free: it listened there before
     share: CoreShare = CoreShare()  # of a node without threads of its own
     topology: bytes = b""  # of an edge: what it reads of the platform, as a topology file
 
@@ -114,7 +117,8 @@ class Launch:
 class RunningProcess:
     """One process that runs, whoever started it.
 
-    It is ready by its own word under a running lease, and failed when it was, and is no more.
+    It is ready by its own word while it answers health checks, and failed when it was, and is no
+    more. Where it says another thing in the registry, that counts.
     """
 
     id: str
@@ -138,7 +142,10 @@ class Ended:
     owner: str
     asked: bool
     ran_seconds: float
-    last_words: str = ""  # the end of its log
+    status: int | None = None  # -9: by SIGKILL; only its parent knows
+    was_ready: bool = True
+    log: str = ""
+    last_words: str = ""  # the end of its log, in lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +155,16 @@ class Observation:
     running: Mapping[str, RunningProcess] = field(default_factory=dict[str, RunningProcess])
     ended: tuple[Ended, ...] = ()
     members: tuple[Member, ...] = ()  # as they describe themselves, of all machines
+
+    def without_fingerprint(self, pids: Collection[int]) -> Observation:
+        """Return it with processes that are made of nothing that is wanted."""
+        if not pids:
+            return self
+        running = {
+            id: replace(process, fingerprint="") if process.pid in pids else process
+            for id, process in self.running.items()
+        }
+        return replace(self, running=running)
 
 
 class LaunchFailed(Exception):

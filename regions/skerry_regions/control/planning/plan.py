@@ -43,13 +43,18 @@ class Group:
     id: str
     replicas: int
     settings: Settings
-    port: int = 0  # of an edge; 0: any free one
+    port: int = 0  # of an edge, and where it listened before: as in `Launch`
+    former_port: int = 0
     blocked: str = ""  # why none can be started now
     is_unknown: bool = False  # its model: in no catalog here
 
     def launch(self, number: int) -> Launch:
         return Launch(
-            id=f"{self.id}-{number}", owner=self.id, settings=self.settings, port=self.port
+            id=f"{self.id}-{number}",
+            owner=self.id,
+            settings=self.settings,
+            port=self.port,
+            former_port=self.former_port,
         )
 
 

@@ -25,6 +25,7 @@ from skerry_regions.control.planning.launcher import (
 )
 from skerry_regions.control.planning.plan import Group
 from skerry_regions.control.planning.platform_topology import platform_topology
+from skerry_regions.models.problems import LeftOut
 from skerry_regions.zones import GLOBAL
 
 INSTALLING = "the model is being installed"
@@ -36,6 +37,7 @@ class ModelState:
 
     id: str  # of the catalog, once it is known
     blocked: str = ""  # why no node can load it now
+    left_out: str = ""  # why, for clients: its files cannot be had, or opened
 
 
 Models = Callable[[str], ModelState]
@@ -53,19 +55,23 @@ def wanted(
 ) -> dict[str, Group]:
     """Return groups by id of their pool or edge node.
 
-    `scales` are the replicas that the autoscaler decided on, by pool; `ports` those that edge nodes
-    were given, by edge node.
+    `scales` are the replicas that the autoscaler decided on, by pool; `ports` those that edges
+    had before, by edge node.
     """
     groups: dict[str, Group] = {}
     offered: set[str] = set()
+    left_out: set[LeftOut] = set()
     for id, pool in desired.pools().items():
         if (name := desired.model_of(id)) is not None:
             model = models(name)
             groups[id] = _node_group(desired, id, pool, model, scales.get(id))
-            if model.id and not desired.is_deleting(POOL, id):
+            if model.left_out:
+                left_out.add(LeftOut(model.id, model.left_out, ""))
+            elif model.id and not desired.is_deleting(POOL, id):
                 offered.add(model.id)
+    lost = tuple(sorted(left_out, key=lambda each: each.model))
     for id in desired.edge_nodes():
-        groups[id] = _edge_group(desired, id, tuple(sorted(offered)), ports.get(id, 0))
+        groups[id] = _edge_group(desired, id, tuple(sorted(offered)), lost, ports.get(id, 0))
     if desired.routing().emulate is not None:
         rtts = platform_topology(desired).rtts()
         groups[RELAYS] = Group(id=RELAYS, replicas=1, settings=RelaySettings(rtts=rtts))
@@ -102,7 +108,9 @@ def _node_group(
     )
 
 
-def _edge_group(desired: Desired, id: str, models: tuple[str, ...], port: int) -> Group:
+def _edge_group(
+    desired: Desired, id: str, models: tuple[str, ...], left_out: tuple[LeftOut, ...], former: int
+) -> Group:
     """Return a zone's edges; without models to offer none runs."""
     edge = desired.edge_nodes()[id]
     leaving = edge.draining or _is_leaving(desired, EDGE_NODE, id, edge.region)
@@ -116,10 +124,11 @@ def _edge_group(desired: Desired, id: str, models: tuple[str, ...], port: int) -
         placement=edge.placement,
         console=edge.console,
         models=models,
+        left_out=left_out,
         routing=None if desired.routing() == RoutingSpec() else desired.routing(),
     )
     replicas = 0 if leaving or not models else 1
-    return Group(id=id, replicas=replicas, settings=settings, port=edge.port or port)
+    return Group(id=id, replicas=replicas, settings=settings, port=edge.port, former_port=former)
 
 
 def replicas_of(pool: PoolSpec, scale: int | None) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
+
+import msgspec
 
 from skerry_regions.control.planning.launcher import EdgeSettings, NodeSettings
 
@@ -40,24 +42,23 @@ def node_command(
     return command
 
 
-def dns_command(source: Sequence[str], metrics: str) -> list[str]:
-    """Return a DNS server's command line. `source` is the option that says what it serves."""
-    return [*SKERRY, "dns", *source, "--metrics", metrics]
+def dns_command(zone: str, metrics: str) -> list[str]:
+    """Return the command line of a zone's DNS server."""
+    return [*SKERRY, "dns", "--zone", zone, "--metrics", metrics]
 
 
-def edge_command(
-    id: str, settings: EdgeSettings, *, gateway: str, topology: Path, holds: bool
-) -> list[str]:
+def edge_command(id: str, settings: EdgeSettings, *, gateway: str, topology: Path) -> list[str]:
     """Return an edge's command line, without its listener. `gateway` is where it takes other
-    regions' streams; `holds`: nodes may be asleep, and requests wait for them."""
+    regions' streams. Nodes may be asleep: requests wait for them."""
     command = [
         *SKERRY, "edge", "--id", id, "--region", settings.region, "--residency", settings.residency,
         "--topology", str(topology), "--gateway", gateway, "--placement", settings.placement,
+        "--hold",
     ]  # fmt: skip
-    if holds:
-        command.append("--hold")
     for model in settings.models:
         command += ["--model", model]
+    if settings.left_out:
+        command += ["--left-out", msgspec.json.encode(settings.left_out).decode()]
     if settings.public_url is not None:
         command += ["--public-url", settings.public_url]
     if settings.console != "loopback":

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from random import Random
 
 from skerry_regions.process.backoff import Backoff, RestartPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessEnds:
+    """How often a process ended by itself, and with which status the last time."""
+
+    count: int
+    status: int | None
 
 
 class Failures:
@@ -16,9 +25,21 @@ class Failures:
         self._backoffs: dict[str, Backoff] = {}  # by process id
         self._held: dict[str, float] = {}  # by process id: not before then
         self.failing: dict[str, str] = {}  # by owner in a crash loop: what its last process died of
+        self.ends: dict[str, ProcessEnds] = {}  # by process id: those that no one wanted
 
-    def failed(self, id: str, owner: str, ran_seconds: float, what: str, now: float) -> str:
-        """Note that a process ended unasked, or could not be started; return it in a sentence."""
+    def failed(
+        self,
+        id: str,
+        owner: str,
+        ran_seconds: float,
+        what: str,
+        now: float,
+        status: int | None = None,
+    ) -> str:
+        """Note that a process ended unasked, or could not be started; return it in a sentence.
+        `status` is how it ended, where that is known."""
+        before = self.ends.get(id)
+        self.ends[id] = ProcessEnds(1 + (before.count if before is not None else 0), status)
         backoff = self._backoffs.setdefault(id, Backoff(RestartPolicy(), self._rng))
         pause = backoff.failed(ran_seconds)
         self._held[id] = now + pause
@@ -37,6 +58,7 @@ class Failures:
         self._backoffs = {
             id: backoff for id, backoff in self._backoffs.items() if id.rpartition("-")[0] in owners
         }
+        self.ends = {id: each for id, each in self.ends.items() if id.rpartition("-")[0] in owners}
         return set(self._held)
 
     def recovered(self, owners: Collection[str]) -> None:

@@ -16,14 +16,16 @@ AILING_SECONDS = 6.0  # without a healthy answer, before it counts as failed
 def judged(
     record: LaunchRecord, pid: int, member: Member | None, now: float, *, silence: float
 ) -> RunningProcess:
-    """Judge a launched process. `member` is its own word under a running lease; `silence` since it
-    last was healthy."""
+    """Judge a launched process. `member` is its own word under a running lease, without which its
+    health counts; `silence` since it last was healthy."""
     state: ProcessState = "starting"
     seconds = now - record.started
     if record.draining_since is not None:
         state, seconds = "draining", now - record.draining_since
     elif record.kind in SILENT or (
-        member is not None and member.state == "ready" and silence < AILING_SECONDS
+        record.was_ready
+        and (member is None or member.state == "ready")
+        and silence < AILING_SECONDS
     ):
         state = "ready"  # of those that say nothing, as soon as it runs
     elif record.was_ready:
@@ -38,6 +40,13 @@ def judged(
         state=state,
         seconds=seconds,
         streams=member.streams if member is not None else 0,
-        address=member.address if member is not None else record.address,
+        address=member.address if member is not None else _address(record),
         control=record.control,
     )
+
+
+def _address(record: LaunchRecord) -> str:
+    """Return where a process is reached as it says itself: an edge by HTTP."""
+    if record.kind != "edge":
+        return record.address
+    return f"{'https' if record.tls else 'http'}://{record.control.removeprefix('tcp:')}"

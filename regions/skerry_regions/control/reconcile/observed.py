@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from skerry_regions.control.desired.desired import Desired, Record
 from skerry_regions.control.desired.resources import (
     DEPLOYMENT,
+    DNS_ZONE,
     EDGE_NODE,
     POOL,
     REGION,
+    ROUTING,
     DeploymentSpec,
+    ResourceKind,
     Status,
 )
 from skerry_regions.control.desired.statuses import (
@@ -23,7 +26,13 @@ from skerry_regions.control.desired.statuses import (
     RegionStatus,
 )
 from skerry_regions.control.desired.views import NodeView, rfc3339
-from skerry_regions.control.planning.launcher import NodeSettings, RunningProcess, fingerprint
+from skerry_regions.control.planning.launcher import (
+    DNS,
+    RELAYS,
+    NodeSettings,
+    RunningProcess,
+    fingerprint,
+)
 from skerry_regions.control.planning.plan import Group
 from skerry_regions.control.planning.wanted import INSTALLING
 
@@ -60,6 +69,15 @@ def statuses(picture: Picture) -> dict[tuple[str, str], Status]:
     for record in picture.desired.of(REGION):
         found[REGION.name, record.id] = _of_region(picture, record, found)
     return found
+
+
+def resource_of(desired: Desired, owner: str) -> tuple[ResourceKind, str]:
+    """Return the kind and id of the resource that an owner of processes is."""
+    if owner == RELAYS:
+        return ROUTING, "platform"
+    if owner.startswith(DNS):
+        return DNS_ZONE, owner.removeprefix(DNS)
+    return (EDGE_NODE if desired.get(EDGE_NODE, owner) is not None else POOL), owner
 
 
 def node_views(groups: Mapping[str, Group], running: Iterable[RunningProcess]) -> list[NodeView]:

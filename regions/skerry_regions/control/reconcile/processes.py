@@ -4,57 +4,49 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from signal import Signals
 
-import msgspec
 from msgspec.structs import replace
 
 from skerry_regions.address import Address
 from skerry_regions.control.planning.launcher import (
     SILENT,
-    DnsSettings,
     EdgeSettings,
     Ended,
     Launch,
     LaunchFailed,
-    NodeSettings,
     Observation,
-    RelaySettings,
     RunningProcess,
-    fingerprint,
 )
-from skerry_regions.control.reconcile.commands import dns_command, edge_command, node_command
+from skerry_regions.control.reconcile.edge_listeners import EdgeListeners
 from skerry_regions.control.reconcile.launched import judged
-from skerry_regions.process.emulation import RelayPlan, relay, relays_command
-from skerry_regions.process.launch_folder import LaunchedKind, LaunchFolder, LaunchRecord
-from skerry_regions.process.local_launcher import (
-    LaunchedProcess,
-    LocalLauncher,
-    Program,
-    boot_time,
-)
+from skerry_regions.control.reconcile.neighbours import write_neighbours
+from skerry_regions.control.reconcile.programs import LaunchPrograms
+from skerry_regions.models.sources import Progress
+from skerry_regions.process.launch_folder import LaunchFolder, LaunchRecord
+from skerry_regions.process.lifeline import reports
+from skerry_regions.process.local_launcher import LaunchedProcess, LocalLauncher, boot_time
 from skerry_regions.process.pages import is_healthy
 from skerry_regions.process.socket_paths import SocketPaths
-from skerry_regions.process.spawning import HeldListener, bound, resolved
+from skerry_regions.process.spawning import HeldListener
 from skerry_regions.process.supervisor import tail
 from skerry_regions.registry import Member, Registry, RegistryUnavailable
 
 HEALTH_SECONDS = 2.0  # between two checks of one process
-HOLD_SECONDS = 30.0  # that callers of an edge which died wait for the next
 SOCKETS = ("node", "kv", "control", "gateway", "metrics")
-RELAYED = {"node": ("node", "kv"), "edge": ("gateway",)}  # that other regions reach
 
 
 @dataclass(slots=True)
 class ProcessHealth:
-    """When a process answered last, and the task that polls it."""
+    """When a process answered last, and the tasks that poll it and take in what it reports."""
 
     healthy_at: float
-    watch: asyncio.Task[None]
+    tasks: list[asyncio.Task[None]]
+    is_followed: bool = False  # else a control plane before us has started it
 
 
 class ProcessLauncher:
@@ -69,25 +61,37 @@ class ProcessLauncher:
         cores: int,
         environ: Mapping[str, str],
         changed: Callable[[], None],
+        progress: Progress = lambda what, share: None,
     ) -> None:
-        """`changed` is called on the loop when a process has ended. Adopts what runs.
+        """`changed` is called on the loop when a process has ended, `progress` with what it reports
+        before it is ready for the first time. Adopts what runs.
 
         Raises Deposed where a control plane of a later `term` launches.
         """
-        self._home = home
         self._files = LaunchFolder.of_control(home)
         self._sockets = SocketPaths.of(home)
         self._registry = registry
-        self._cores = cores
-        self._environ = dict(environ) | {"SKERRY_HOME": str(home)}
+        self._programs = LaunchPrograms(
+            home=home,
+            files=self._files,
+            sockets=self._sockets,
+            cores=cores,
+            environ=dict(environ) | {"SKERRY_HOME": str(home)},
+        )
         self._changed = changed
+        self._progress = progress
         self._ended: list[Ended] = []
         self._members: dict[str, Member] = {}
-        fleet = LaunchFolder.of_fleet(home)
-        self._launcher = LocalLauncher(self._files, term, beside=fleet, ended=self._has_ended)
-        self._held: dict[str, HeldListener] = {}  # by owner: where its edges listen
+        self._launcher = LocalLauncher(self._files, term, ended=self._has_ended)
+        self._listeners = EdgeListeners(self._records)
         self._health = {id: self._watched(process) for id, process in self._launcher.list().items()}
         self._sockets.keep((id, kind) for id in self._health for kind in SOCKETS)
+        self._write_neighbours()
+
+    @property
+    def has_adopted(self) -> bool:
+        """Return whether something runs that was started before us."""
+        return not all(health.is_followed for health in self._health.values())
 
     async def list(self) -> Observation:
         with contextlib.suppress(RegistryUnavailable):  # what was read last stands
@@ -102,8 +106,7 @@ class ProcessLauncher:
         try:
             listener = None
             if isinstance(launch.settings, EdgeSettings):
-                host = await asyncio.to_thread(resolved, launch.settings.host)
-                listener = self._listener(launch.owner, host, launch.port)
+                listener = await self._listeners.take(launch, launch.settings.host)
             return self._start(launch, listener)
         except OSError as error:
             raise LaunchFailed(f"{launch.id} cannot be started: {error}") from None
@@ -112,21 +115,20 @@ class ProcessLauncher:
         process = self._launcher.list().get(id)
         is_patient_edge = patiently and process is not None and process.record.kind == "edge"
         self._launcher.drain(id, Signals.SIGUSR2 if is_patient_edge else Signals.SIGTERM)
-        if process is not None and not self._is_served(process.record.owner):
-            self._let_go(process.record.owner)
+        if process is not None:
+            self._listeners.let_go_of_unserved(process.record.owner)
 
     async def stop(self, id: str) -> None:
         self._launcher.stop(id)
 
     async def close(self) -> None:
         """Let go of what runs; it goes on."""
-        watches = [health.watch for health in self._health.values()]
-        for watch in watches:
-            watch.cancel()
-        for held in self._held.values():
-            held.close()
+        tasks = [task for health in self._health.values() for task in health.tasks]
+        for task in tasks:
+            task.cancel()
+        self._listeners.close()
         self._launcher.close()
-        await asyncio.gather(*watches, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         with contextlib.suppress(OSError):  # what runs on uses it
             self._sockets.root.rmdir()
 
@@ -148,7 +150,17 @@ class ProcessLauncher:
 
     def _watched(self, process: LaunchedProcess) -> ProcessHealth:
         watch = asyncio.create_task(self._watch(process), name=f"health of {process.record.id}")
-        return ProcessHealth(boot_time(), watch)
+        return ProcessHealth(boot_time(), [watch])
+
+    async def _follow(self, process: LaunchedProcess, lifeline: socket.socket) -> None:
+        """Take in what it reports while it starts; a successor of ours has its health alone."""
+        async for report in reports(lifeline):
+            if "ready" not in report:
+                self._progress(f"{process.record.id}: {report['what']}", report["share"])
+            elif (health := self._health.get(process.record.id)) is not None:
+                health.healthy_at = boot_time()
+                self._launcher.note(process, replace(process.record, was_ready=True))
+                self._changed()
 
     async def _watch(self, process: LaunchedProcess) -> None:
         """Poll how it is, as long as it runs."""
@@ -158,143 +170,58 @@ class ProcessLauncher:
         while True:
             await asyncio.sleep(HEALTH_SECONDS)
             if await is_healthy(address, tls=process.record.tls):
-                self._health[process.record.id].healthy_at = boot_time()
+                health = self._health[process.record.id]
+                health.healthy_at = boot_time()
+                if not health.is_followed and not process.record.was_ready:
+                    self._launcher.note(process, replace(process.record, was_ready=True))
 
     def _has_ended(self, process: LaunchedProcess) -> None:
         record = process.record
-        self._health.pop(record.id).watch.cancel()
+        for task in self._health.pop(record.id).tasks:
+            task.cancel()
         for kind in SOCKETS:
             self._sockets.path(record.id, kind).unlink(missing_ok=True)
-        self._relay()
+        self._write_neighbours()
         if record.kind == "edge" and record.draining_since is None:
-            self._hold(record)
-        log = self._log(record.id)
-        words = tail(log) if log.exists() else ""
+            self._listeners.hold(record)
+        log = self._programs.log(record.id)
+        has_drained = record.was_ready and process.returncode == 0  # its operator said so
         self._ended.append(
             Ended(
                 id=record.id,
                 owner=record.owner,
-                asked=record.draining_since is not None,
+                asked=record.draining_since is not None or has_drained,
                 ran_seconds=process.seconds,
-                last_words=words.strip().rpartition("\n")[2].strip(),
+                status=process.returncode,
+                was_ready=record.was_ready,
+                log=str(log),
+                last_words=tail(log),
             )
         )
         self._changed()
 
-    def _is_served(self, edge: str) -> bool:
-        """Return whether a process of an edge node runs that is to stay."""
-        running = (process.record for process in self._launcher.list().values())
-        return any(each.owner == edge and each.draining_since is None for each in running)
-
-    def _hold(self, record: LaunchRecord) -> None:
-        """Listen in place of an edge that died: callers wait for the next, if it comes in time."""
-        if self._is_served(record.owner):
-            return
-        address = Address.parse(record.address)  # of one that was adopted there is no socket
-        self._held.setdefault(record.owner, HeldListener(address.host, address.port)).listen()
-
-        def give_up() -> None:
-            if not self._is_served(record.owner):
-                self._let_go(record.owner)
-
-        asyncio.get_running_loop().call_later(HOLD_SECONDS, give_up)
-
-    def _let_go(self, edge: str) -> None:
-        """Listen for an edge no more: who does not accept must not be called."""
-        if (held := self._held.pop(edge, None)) is not None:
-            held.close()
-
     # --- starting --------------------------------------------------------------------------------
 
     def _start(self, launch: Launch, listener: HeldListener | None) -> int:
-        process, is_new = self._launcher.start(
-            self._record(launch, listener), lambda: self._program(launch, listener)
-        )
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            process, is_new = self._launcher.start(
+                self._programs.record(launch, listener),
+                lambda: self._programs.program(launch, listener, theirs.fileno()),
+            )
+            lifeline = ours.dup()
         if is_new:
-            self._health[launch.id] = self._watched(process)
-            self._relay()
+            health = self._health[launch.id] = self._watched(process)
+            health.is_followed = True
+            following = self._follow(process, lifeline)
+            health.tasks.append(asyncio.create_task(following, name=f"reports of {launch.id}"))
+            self._write_neighbours()
+        else:
+            lifeline.close()
         return 0 if listener is None else Address.parse(process.record.address).port
 
-    def _listener(self, edge: str, host: str, port: int) -> HeldListener:
-        """Return where an edge is to listen: with those who wait already, where some may. Raises
-        OSError."""
-        held = self._held.get(edge)
-        if held is None or held.host != host or port not in (0, held.port):
-            self._let_go(edge)
-            held = self._held[edge] = HeldListener(host, port, bound(host, port))
-        return held
+    def _records(self) -> Sequence[LaunchRecord]:
+        return [process.record for process in self._launcher.list().values()]
 
-    def _relay(self) -> None:
-        """Have relays pass on to what runs now, where distances are emulated."""
-        records = [process.record for process in self._launcher.list().values()]
-        sockets = tuple(
-            (self._sockets.address(record.id, kind), record.region)
-            for record in records
-            for kind in RELAYED.get(record.kind, ())
-        )
-        for record in records:
-            if record.kind == "relays":
-                with contextlib.suppress(OSError):  # a full disk: with the next change
-                    relay(self._files.path(record.id, "relays"), sockets)
-
-    def _program(self, launch: Launch, listener: HeldListener | None) -> Program:
-        return Program(
-            command=[*self._command(launch, listener)],
-            environ=self._environ,
-            log=self._log(launch.id),
-            descriptors=[] if listener is None else [listener.fileno()],
-        )
-
-    def _log(self, id: str) -> Path:
-        return self._home / "logs" / f"{id}.log"
-
-    def _record(self, launch: Launch, listener: HeldListener | None) -> LaunchRecord:
-        kind: LaunchedKind
-        if listener is not None:
-            kind, address, control = "edge", str(listener.address), str(listener.reached)
-        elif isinstance(launch.settings, RelaySettings | DnsSettings):
-            kind = "relays" if isinstance(launch.settings, RelaySettings) else "dns"
-            address = control = ""
-        else:
-            kind, address = "node", self._sockets.address(launch.id, "node")
-            control = self._sockets.address(launch.id, "control")
-        return LaunchRecord(
-            id=launch.id,
-            owner=launch.owner,
-            kind=kind,
-            region=launch.settings.region,
-            fingerprint=fingerprint(launch.settings),
-            address=address,
-            control=control,
-            tls=isinstance(launch.settings, EdgeSettings) and launch.settings.tls is not None,
-            started=boot_time(),
-        )
-
-    def _command(self, launch: Launch, listener: HeldListener | None) -> Sequence[str]:
-        id, settings = launch.id, launch.settings
-        match settings:
-            case NodeSettings():
-                prompts = None
-                if settings.system_prompts:
-                    prompts = self._files.path(id, "prompts")
-                    prompts.write_bytes(msgspec.json.encode(settings.system_prompts))
-                return node_command(
-                    id,
-                    settings,
-                    address=partial(self._sockets.address, id),
-                    threads=settings.threads or launch.share.threads(self._cores),
-                    prompts=prompts,
-                )
-            case EdgeSettings():
-                assert listener is not None
-                topology = self._files.path(id, "topology")
-                topology.write_bytes(launch.topology)
-                gateway = self._sockets.address(id, "gateway")
-                command = edge_command(id, settings, gateway=gateway, topology=topology, holds=True)
-                return [*command, "--listener-fd", str(listener.fileno())]
-            case DnsSettings():
-                return dns_command(("--zone", settings.zone), self._sockets.address(id, "metrics"))
-            case RelaySettings():
-                path = self._files.path(id, "relays")
-                path.write_bytes(msgspec.json.encode(RelayPlan(rtts=settings.rtts)))
-                return relays_command(path)
+    def _write_neighbours(self) -> None:
+        write_neighbours(self._files, self._sockets, self._records())

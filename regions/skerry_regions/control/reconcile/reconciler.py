@@ -21,20 +21,12 @@ import msgspec
 
 from skerry_regions.control.desired.changes import Changes
 from skerry_regions.control.desired.desired import Desired, Record
-from skerry_regions.control.desired.resources import (
-    DNS_ZONE,
-    EDGE_NODE,
-    POOL,
-    ROUTING,
-    Status,
-)
+from skerry_regions.control.desired.resources import EDGE_NODE, Status
 from skerry_regions.control.desired.store import EDGE_PORT, Store
 from skerry_regions.control.desired.views import NodeView
 from skerry_regions.control.errors import ControlError
 from skerry_regions.control.machines.joined import Wanted
 from skerry_regions.control.planning.launcher import (
-    DNS,
-    RELAYS,
     Ended,
     Launcher,
     LaunchFailed,
@@ -56,7 +48,8 @@ from skerry_regions.control.planning.platform_topology import platform_topology
 from skerry_regions.control.planning.wanted import Models, wanted
 from skerry_regions.control.reconcile.deletions import remove_ended
 from skerry_regions.control.reconcile.failures import Failures
-from skerry_regions.control.reconcile.observed import Picture, node_views, statuses
+from skerry_regions.control.reconcile.first_start import FirstStart
+from skerry_regions.control.reconcile.observed import Picture, node_views, resource_of, statuses
 from skerry_regions.control.reconcile.scaling import PoolScales
 from skerry_regions.process.backoff import RestartPolicy
 from skerry_regions.registry import Member
@@ -89,8 +82,10 @@ class Reconciler:
         clock: Callable[[], float] | None = None,
         look_seconds: float = LOOK_SECONDS,
         joined: JoinedRunning = no_machines,
+        first_start: FirstStart | None = None,
     ) -> None:
-        """`wake` is set by whoever has changed something: it need not wait for the next look."""
+        """`wake` is set by whoever has changed something: it need not wait for the next look.
+        `first_start` is for who waits until all is ready."""
         self._joined_of = joined
         self._joined: list[RunningProcess] = []  # what runs on machines that joined
         self._store = store
@@ -109,6 +104,8 @@ class Reconciler:
         self.num_errors = 0  # looks that failed
         self._looked_at = self._clock()
         self._ending_at: float | None = None
+        self._outdated: set[int] = set()  # pids of processes that are to be replaced
+        self._first_start = first_start
 
     # --- what others see -------------------------------------------------------------------------
 
@@ -155,6 +152,12 @@ class Reconciler:
             await self._wait()
             await self._try_step()
 
+    def renew_edges(self) -> None:
+        """Have a successor for every edge, which reads all again; streams finish where they are."""
+        running = self._observation.running.values()
+        self._outdated = {process.pid for process in running if process.kind == "edge"}
+        self._wake.set()
+
     async def _try_step(self) -> None:
         self._wake.clear()
         try:
@@ -167,7 +170,8 @@ class Reconciler:
     async def step(self) -> None:
         """Look once, and do what there is to do."""
         desired = self._store.desired
-        self._observation = await self._launcher.list()
+        self._observation = (await self._launcher.list()).without_fingerprint(self._outdated)
+        self._outdated &= {process.pid for process in self._observation.running.values()}
         self._joined = self._joined_of(self._observation.members)
         for ended in self._observation.ended:
             await self._take_end(ended)
@@ -187,6 +191,8 @@ class Reconciler:
             await self._act(action)
         await asyncio.to_thread(self._settle, desired)
         self._tell(desired)
+        if self._first_start is not None:
+            self._first_start.look(self._groups, running, observation.ended)
 
     async def _wait(self) -> None:
         waiting = asyncio.ensure_future(self._wake.wait())
@@ -210,6 +216,8 @@ class Reconciler:
                 try:
                     port = await self._launcher.start(launch)
                 except LaunchFailed as error:
+                    if self._first_start is not None:
+                        self._first_start.failed(launch.owner, str(error))
                     return await self._failed(launch.id, launch.owner, 0.0, str(error))
                 if port:
                     await asyncio.to_thread(self._keep_port, launch.owner, port)
@@ -238,27 +246,24 @@ class Reconciler:
                 ended.owner, "normal", "Drained", f"{ended.id} drained and ended"
             )
         what = f"{ended.id} ended after {ended.ran_seconds:.0f} s"
-        if ended.last_words:
-            what += f"; its log ends with: {ended.last_words}"
-        await self._failed(ended.id, ended.owner, ended.ran_seconds, what)
+        if words := ended.last_words.strip().rpartition("\n")[2].strip():
+            what += f"; its log ends with: {words}"
+        await self._failed(ended.id, ended.owner, ended.ran_seconds, what, ended.status)
 
-    async def _failed(self, id: str, owner: str, ran_seconds: float, what: str) -> None:
+    async def _failed(
+        self, id: str, owner: str, ran_seconds: float, what: str, status: int | None = None
+    ) -> None:
         """Record that it ended by itself, or did not start: it will be, after a growing pause."""
-        message = self.failures.failed(id, owner, ran_seconds, what, self._clock())
+        message = self.failures.failed(id, owner, ran_seconds, what, self._clock(), status)
         logger.warning("%s", message)
         await self._event(owner, "warning", "Ended", message)
 
     async def _event(self, owner: str, type: str, reason: str, message: str) -> None:
-        desired = self._store.desired
-        kind = EDGE_NODE if desired.get(EDGE_NODE, owner) is not None else POOL
-        if owner == RELAYS:
-            kind, owner = ROUTING, "platform"
-        elif owner.startswith(DNS):
-            kind, owner = DNS_ZONE, owner.removeprefix(DNS)
+        kind, id = resource_of(self._store.desired, owner)
 
         def write() -> None:
             with self._store.writing() as writing:
-                writing.event(kind, owner, type, reason, message)
+                writing.event(kind, id, type, reason, message)
 
         await asyncio.to_thread(write)
 

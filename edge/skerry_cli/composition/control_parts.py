@@ -1,0 +1,103 @@
+"""What a control plane is given of the home: its account, what it is to want, models, zones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from msgspec.structs import replace
+
+from skerry_cli.home.errors import CannotStart
+from skerry_cli.home.parts import credentials
+from skerry_cli.home.state import Home, read_config, write_config
+from skerry_edge.gate.tokens import TokenStore
+from skerry_regions.control.desired import revisions
+from skerry_regions.control.desired.manifest import Manifest, ManifestError, load_manifest
+from skerry_regions.control.desired.store import Store
+from skerry_regions.control.desired.views import AnswerDns, DnsQuestion
+from skerry_regions.control.dns.checks import MISSING
+from skerry_regions.control.errors import Conflict
+from skerry_regions.control.planning.zone_contents import ZoneBook
+from skerry_regions.control.reconcile.reconciler import Reconciler
+from skerry_regions.models.catalog import ModelSpec
+from skerry_regions.models.model_files import ModelFiles
+from skerry_regions.process.launch_folder import LaunchFolder
+
+
+def check_model(spec: ModelSpec, files: ModelFiles) -> None:
+    """Raise UnsupportedModel for files that the engine cannot open."""
+    from skerry_cli.composition.opening import check_opens  # with all of the engine's formats
+
+    check_opens(files.weights, spec.task)
+
+
+def edge_url_of(home: Home) -> str:
+    """Return where the one edge of `skerry up` is, which is in no registry."""
+    config = read_config(home)
+    return "" if config is None else config.url
+
+
+def ready_regions(reconciler: Reconciler) -> frozenset[str]:
+    edges = (node for node in reconciler.nodes() if node.kind == "edge")
+    return frozenset(edge.region for edge in edges if edge.state == "ready")
+
+
+def dns_answers(
+    store: Store, zones: ZoneBook, ready_regions: Callable[[], frozenset[str]]
+) -> AnswerDns:
+    """Return what answers questions about zones, or refuses them where DNS is not installed."""
+    try:
+        from skerry_dns.zone.zone_answers import ZoneAnswers
+    except ModuleNotFoundError:
+        return _refuse_dns
+    return ZoneAnswers(store, zones, ready_regions)
+
+
+def _refuse_dns(question: DnsQuestion) -> NoReturn:
+    raise Conflict(MISSING)
+
+
+def account_of(home: Home, tokens: TokenStore, url: str, *, is_ours: bool) -> str:
+    """Return the platform's account. `is_ours`: no other says where the control plane is."""
+    config = read_config(home)
+    if is_ours or config is None:
+        config = credentials(home, tokens, config.url if config is not None else "")
+        write_config(home, replace(config, control_url=url))
+    return config.account_id
+
+
+def read_wanted(path: Path) -> Manifest:
+    """Return what a file wants. Raises `CannotStart`, which says where the file is wrong."""
+    try:
+        return load_manifest(path).value
+    except ManifestError as error:
+        raise CannotStart(str(error)) from None
+
+
+def write_down(manifest: Manifest | None, home: Home, store: Store, *, is_up: bool) -> None:
+    """Set the desired state to what a file says, if there is one. What `skerry up --topology`
+    wanted goes with the next start that is not of it. Raises ControlError, and `CannotStart` while
+    it runs."""
+    source = revisions.UP if is_up else revisions.FILE
+    if manifest is not None:
+        revisions.apply(manifest, store, actor=revisions.FILE, source=source, prunes=True)
+    elif _runs_topology(home, store):
+        raise CannotStart(
+            "processes of a topology go on without their supervisor: `skerry up --topology FILE` "
+            "or `skerry control --topology FILE` takes over, `skerry down` ends them"
+        )
+    if not is_up:
+        revisions.apply(Manifest(), store, actor=revisions.FILE, source=revisions.UP, prunes=True)
+
+
+def _runs_topology(home: Home, store: Store) -> bool:
+    """Return whether something runs that `skerry up --topology` wants."""
+    records = store.desired.records
+    wanted = {
+        id
+        for (kind, id), source in store.decisions(revisions.SOURCE).items()
+        if source == revisions.UP and not records[kind, id].deleting
+    }
+    running = LaunchFolder.of_control(home.root).running()
+    return any(record.owner in wanted for record, _ in running)
