@@ -42,8 +42,16 @@ class _EdgeStream:
 class EdgeConnection(Connection[NodeMessage, _EdgeStream]):
     """The edge's end: submits, aborts and grants credit; receives events."""
 
-    def __init__(self, hello: Hello) -> None:
+    def __init__(self, hello: Hello, *, last_stream: int = 0) -> None:
+        """`last_stream` was that of the connection before: what is said of its streams is said of
+        none of ours."""
         super().__init__(hello, NodeMessage)
+        self._last_stream = last_stream if last_stream <= MAX_STREAM_ID // 2 else 0
+
+    @property
+    def last_stream(self) -> int:
+        """Return the number of the stream that was opened last."""
+        return self._last_stream
 
     def submit(self, submit: Submit | Embed) -> int:
         """Open a stream and return its number; `submit.stream` is replaced by it.

@@ -72,6 +72,7 @@ class NodeLink:
         self._hello = hello
         self._patience = patience or Patience()
         self._connection: LinkConnection | None = None
+        self._last_stream = 0  # of connections before: their streams' numbers are not given again
         self._state_changed = asyncio.Event()
         self._models: frozenset[str] = frozenset()  # as of the last greeting
         self._described: Member | None = None  # likewise
@@ -171,7 +172,7 @@ class NodeLink:
             try:
                 await self._watch(connection)
             finally:
-                self._connection = None
+                self._connection, self._last_stream = None, connection.last_stream
                 connection.drop()
                 self._on_change()
             await asyncio.sleep(self._patience.reconnect)
@@ -183,7 +184,9 @@ class NodeLink:
             logger.error("node %s at %s: %s", self.node, self.address, error)
 
     def _new_connection(self) -> LinkConnection:
-        return LinkConnection(self.node, self._hello, self._changed, self._on_report)
+        return LinkConnection(
+            self.node, self._hello, self._changed, self._on_report, self._last_stream
+        )
 
     def _changed(self) -> None:
         """Signal that the connection is greeted, or lost."""

@@ -42,13 +42,15 @@ class LinkConnection(asyncio.Protocol):
         hello: Hello,
         changed: Callable[[], None],
         on_report: Callable[[Report], None],
+        last_stream: int = 0,
     ) -> None:
+        """`last_stream` was that of the connection before."""
         self._node = node
         self._on_report = on_report
         self._pinged: dict[int, float] = {}  # when, by nonce, while unanswered
         self.rtt: float | None = None  # seconds, of the last ping
         self._changed = changed
-        self._connection = EdgeConnection(hello)
+        self._connection = EdgeConnection(hello, last_stream=last_stream)
         self._sinks: dict[int, Sink] = {}
         self._embed_sinks: dict[int, EmbedSink] = {}
         self._pongs: list[Pong] = []
@@ -70,6 +72,10 @@ class LinkConnection(asyncio.Protocol):
     def models(self) -> frozenset[str]:
         agreement = self._connection.agreement
         return agreement.models if agreement is not None else frozenset()
+
+    @property
+    def last_stream(self) -> int:
+        return self._connection.last_stream
 
     @property
     def num_streams(self) -> int:
