@@ -46,6 +46,7 @@ from bench.subjects.engine_cases import (
     STREAMS,
     TARGETS,
     TOGETHER,
+    WARMING,
     WORK,
     Case,
     make_prompts,
@@ -170,7 +171,8 @@ class Measurement:
 
 
 def measure(workers: dict[str, Worker], rounds: int, only: str, console: Console) -> Measurement:
-    """Every case in every round, ours and the peers in alternating order."""
+    """Every case in every round, ours and the peers in alternating order; before them short ones,
+    which run the same code."""
     cases = [case for case in CASES if only in case.name]
     measurement = Measurement(workers)
     for number in range(rounds + 1):
@@ -179,6 +181,10 @@ def measure(workers: dict[str, Worker], rounds: int, only: str, console: Console
             measurement.disturbed = 0
         order = list(workers)[:: 1 if number % 2 else -1]
         with console.status(f"round {number} of {rounds} (round 0 warms up)"):
+            if not number:
+                for case in [each for each in WARMING if only in each.name] or WARMING[:1]:
+                    measurement.against_peers(case, order)
+                continue
             measurement.bandwidth()
             for case in cases:
                 measurement.against_peers(case, order)

@@ -193,8 +193,8 @@ def run(options: argparse.Namespace) -> int:
         order = list(workers)[:: 1 if number % 2 else -1]
         with console.status(f"round {number} of {rounds} (round 0 warms up)"):
             for case in plan.cases:
-                measurement.take(replace(case, steps=min(case.steps, 2)) if not number else case,
-                                 order)  # fmt: skip
+                short = replace(case, steps=min(case.steps, 2), context=min(case.context, 64))
+                measurement.take(case if number else short, order)
             if number:
                 measurement.start(folder)
         if not number:

@@ -62,6 +62,7 @@ CASES = (
     Case("decode b1, top_p 0.95", "decode", 1, 64, 64, "top_p 0.95", peer=False),
     Case("decode b32, top_p 0.95", "decode", 32, 64, 12, "top_p 0.95", peer=False),
 )
+WARMING = tuple(case for case in CASES if case.context <= 512 and case.peer)
 APART = Case("decode b16, context 1056", "decode", 16, 1056, 12, peer=False)
 TOGETHER = Case(
     "decode b16, 1024 of 1056 shared", "decode shared", 16, 1056, 12, peer=False, shared=1024
