@@ -32,7 +32,7 @@ from tests.core.runners.saved_family import TOKENS, Saved, save
 from transformers import AutoModelForCausalLM
 
 from skerry_core.batch import Float32
-from skerry_core.config import FEATURES, BackEnd, ConfigError
+from skerry_core.config import FEATURES, BackEnd, ConfigError, ModelConfig
 from skerry_core.models.registry import UnknownFamily, family_of
 from skerry_core.models.weight_file import WeightFile
 from skerry_core.weights.gguf import GGUF_FORMATS
@@ -187,6 +187,7 @@ REFUSED = ("deepseek_v3", "qwen3_next", "granitemoehybrid", "llama4", "apertus",
 def print_table(folder: Path) -> None:
     """Print KL against transformers, the largest of any token, of every family and runner."""
     in_gguf = [f"{kind}, GGUF" for kind in ("numba", "torch")]
+    refused = dict[str, str]()
     say(f"{'family':45}{''.join(f'{kind:>22}' for kind in [*BACK_ENDS, *in_gguf])}")
     for name, family in FAMILIES.items():
         own = folder / f"{len(list(folder.iterdir()))}"
@@ -200,6 +201,11 @@ def print_table(folder: Path) -> None:
             path = write_gguf(own / "m.gguf", saved.config, weights, metadata=family.metadata)
             found += [_kl(saved, path, kind) for kind in ("numba", "torch")]
         say(f"{name:45}{''.join(f'{each:>22}' for each in found)}")
+        for kind, back_end in BACK_ENDS.items():
+            if lacking := _refusal(saved.config, back_end):
+                refused[f"{name}, {kind}"] = lacking
+    for what, message in refused.items():
+        say(f"{what:45}{message}")
     for model_type in REFUSED:
         try:
             family_of(model_type)
@@ -237,11 +243,19 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def _kl(saved: Saved, path: Path, kind: str) -> str:
+def _refusal(config: ModelConfig, back_end: BackEnd) -> str | None:
+    """What a back end says to a model that it cannot run."""
     try:
-        runner = KINDS[kind].open(path, **SIZES)
+        config.check_features(back_end)
     except ConfigError as error:
-        return f"no: {len(str(error).split(','))} lacking"
+        return str(error)
+    return None
+
+
+def _kl(saved: Saved, path: Path, kind: str) -> str:
+    if _refusal(saved.config, BACK_ENDS[kind]):
+        return "refused, below"
+    runner = KINDS[kind].open(path, **SIZES)
     logits = teacher_forced(runner, TOKENS, (100, 1, 49), table=[5, 0, 3])
     runner.close()
     return f"{kl_divergence(saved.logits, logits).max():.1e}"
