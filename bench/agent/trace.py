@@ -7,7 +7,8 @@ measured:
 
     read     tokens read from the cache, of all that any earlier turn has computed
     first    time to the first token, against that of a request with this turn's new text alone
-             behind the same tools and system prompt
+             behind the same tools and system prompt; and what of both is not the model's own work,
+             by the node's word: longer histories take it longer to attend to
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Turn:
     """What one request gave."""
 
     first_seconds: float
+    prefill_seconds: float  # of those, in the engine
     prompt_tokens: int
     read_tokens: int
 
@@ -123,6 +125,7 @@ class Agent:
         url = self._platform.route("v1/messages")
         started, first, usage = time.perf_counter(), 0.0, dict[str, int]()
         with self._client.stream("POST", url, json=body, headers=headers) as answer:
+            id = answer.headers["x-request-id"]
             if answer.is_error:
                 answer.read()
                 raise RuntimeError(f"{answer.status_code}: {answer.text[:300]}")
@@ -136,7 +139,20 @@ class Agent:
                     raise RuntimeError(f"{event['error']}")
                 usage = event.get("usage", usage)
         read, written = usage["cache_read_input_tokens"], usage["cache_creation_input_tokens"]
-        return Turn(first, usage["input_tokens"] + read + written, read)
+        prompt = usage["input_tokens"] + read + written
+        return Turn(first, self._prefill(id, headers), prompt, read)
+
+    def _prefill(self, id: str, headers: dict[str, str]) -> float:
+        """Return the seconds that the node worked on a request's prompt, by its trace."""
+        for _ in range(100):
+            found = self._client.get(self._platform.route(f"traces/{id}"), headers=headers)
+            if found.is_success:
+                trace = found.json()
+                spans = trace.get("result", trace)["spans"]
+                if times := [each["seconds"] for each in spans if each["name"] == "prefill"]:
+                    return float(times[0])
+            time.sleep(0.01)  # it is whole a moment after the answer
+        raise RuntimeError(f"the trace of {id} has no prefill")
 
 
 def _marked(message: dict[str, Any]) -> dict[str, Any]:
@@ -153,6 +169,8 @@ def measure(run: Run, target: Target) -> list[stats.Cell]:
     first = stats.Cell(name + "first token", "ms")
     alone = stats.Cell(name + "first token without history", "ms")
     factor = stats.Cell(name + "first token, of that without history", "times")
+    beside = stats.Cell(name + "of it beside the prefill", "ms")
+    beside_alone = stats.Cell(name + "of that without history beside the prefill", "ms")
     source = random.Random(7)
     messages: list[dict[str, Any]] = []
     total_read = total_endless = 0
@@ -172,8 +190,10 @@ def measure(run: Run, target: Target) -> list[stats.Cell]:
                 first.add(OURS, 1e3 * turn.first_seconds)
                 alone.add(OURS, 1e3 * short.first_seconds)
                 factor.add(OURS, turn.first_seconds / short.first_seconds)
+                beside.add(OURS, 1e3 * (turn.first_seconds - turn.prefill_seconds))
+                beside_alone.add(OURS, 1e3 * (short.first_seconds - short.prefill_seconds))
             before = turn.prompt_tokens
-    cells = [share, uncached, first, alone, factor]
+    cells = [share, uncached, first, alone, factor, beside, beside_alone]
     run.console.print(stats.table(f"an agent's {number} turns, {target.name}", cells, OURS, []))
     run.console.print(
         f"{target.name}: {total_read:,} tokens read of {total_endless:,} "
