@@ -51,12 +51,11 @@ class Pins:
             if block in own:
                 own.move_to_end(block)
         new, lapsed, pinned, wanted = [], [], 0, set(blocks)
-        older = iter([block for block in own if block not in wanted])
         for place, (block, end) in enumerate(zip(blocks, ends, strict=False)):
             if block not in own:
                 while not self._has_room(own, block):
-                    oldest = next(older, None)
-                    if oldest is None:
+                    oldest = next(iter(own), None)
+                    if oldest is None or oldest in wanted:
                         break
                     self._remove(oldest, owner)
                     lapsed.append(oldest)

@@ -29,7 +29,8 @@ class Breakpoint:
     """The end of a beginning that is to stay cached."""
 
     seconds: float
-    turns: Turns | None = None  # the conversation up to there; None: all of it
+    turns: Callable[[], Turns] | None = None
+    """Returns the conversation up to there; None: all of it."""
 
 
 Breakpoints = Sequence[Breakpoint]  # of one conversation, in its order
@@ -64,7 +65,7 @@ def _end(breakpoint: Breakpoint, prompt: Prompt, lay_out: Callable[[Turns], Prom
     """Return how many characters of the prompt come before a breakpoint."""
     if breakpoint.turns is None:
         return len(prompt)
-    turns = breakpoint.turns
+    turns = breakpoint.turns()
     if not any(turn.role == "user" for turn in turns):
         turns = [*turns, NOT_YET]
     try:

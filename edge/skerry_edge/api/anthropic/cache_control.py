@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain, islice, pairwise
 from typing import Final
 
 import msgspec
 
 from skerry.errors import InvalidInput
-from skerry.wire import Message
 from skerry_edge.api.anthropic.messages_input import turns_of
 from skerry_edge.api.anthropic.messages_wire import (
     CacheControl,
@@ -59,7 +59,7 @@ def breakpoints_of(
 def _of_head(asked: MessagesRequest) -> Iterator[Breakpoint]:
     """Yield those of tools and of the system prompt. Templates put tools where they like, so these
     end with the whole system prompt."""
-    head = turns_of(asked.system, ())
+    head = partial(turns_of, asked.system, ())
     for number, tool in enumerate(asked.tools or ()):
         if (given := tool.get("cache_control")) is not None:
             place = f"tools[{number}].cache_control"
@@ -71,20 +71,18 @@ def _of_head(asked: MessagesRequest) -> Iterator[Breakpoint]:
     if isinstance(asked.system, list):
         for end, block in enumerate(asked.system, 1):
             if isinstance(mark := block.cache_control, CacheControl):
-                yield Breakpoint(SECONDS[mark.ttl], turns_of(asked.system[:end], ()))
+                yield Breakpoint(SECONDS[mark.ttl], partial(turns_of, asked.system[:end], ()))
 
 
 def _of_messages(asked: MessagesRequest, history: Sequence[InputMessage]) -> Iterator[Breakpoint]:
     for number, message in enumerate(history):
-        before: list[Message] | None = None
         for end, mark in _marks(message):
             if number + 1 == len(history) and end == len(message.content):
                 yield Breakpoint(SECONDS[mark.ttl])
-                continue
-            if before is None:
-                before = turns_of(asked.system, history[:number])
-            begun = InputMessage(message.role, message.content[:end])
-            yield Breakpoint(SECONDS[mark.ttl], [*before, *turns_of(None, [begun])])
+            else:
+                begun = InputMessage(message.role, message.content[:end])
+                cut = partial(turns_of, asked.system, [*history[:number], begun])
+                yield Breakpoint(SECONDS[mark.ttl], cut)
 
 
 def _of_opening(opening: InputMessage | None) -> Iterator[Breakpoint]:

@@ -3,12 +3,13 @@ messages, and the older `prompt_cache_retention`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
 
-from skerry.wire import CacheBreakpoint
+from skerry.wire import CacheBreakpoint, Message
 from skerry.wire.openai import CacheOptions, CacheRetention, ChatCompletionRequest
 from skerry_edge.gate.caller import Caller
 from skerry_edge.generation.edge import Edge
@@ -23,7 +24,8 @@ SIGN: Final = b'"prompt_cache_'  # in every body that says any of it
 MOST: Final = 4  # breakpoints of a request, that of the whole prompt included
 SECONDS: Final = {"30m": 1800.0, "12h": 43_200.0, "24h": 86_400.0}
 
-Marked = tuple[CacheBreakpoint, Turns | None]  # a breakpoint, and the conversation cut there
+Marked = tuple[CacheBreakpoint, Callable[[], Turns] | None]
+"""A breakpoint, and what returns the conversation cut there."""
 
 
 def breakpoints_of(asked: ChatCompletionRequest) -> list[Breakpoint]:
@@ -37,11 +39,11 @@ def breakpoints_of(asked: ChatCompletionRequest) -> list[Breakpoint]:
     ]
     marked: list[Marked] = []
     for number, end, mark in marks[-MOST:]:
-        content, turns = asked.messages[number].content, None
+        content, cut = asked.messages[number].content, None
         if isinstance(content, list) and (number + 1, end) != (len(asked.messages), len(content)):
             begun = replace(asked.messages[number], content=content[:end])
-            turns = [*asked.messages[:number], begun]
-        marked.append((mark, turns))
+            cut = partial(list[Message], [*asked.messages[:number], begun])
+        marked.append((mark, cut))
     return chosen(asked.prompt_cache_options, asked.prompt_cache_retention, marked)
 
 

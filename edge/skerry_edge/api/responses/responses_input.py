@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -81,8 +82,13 @@ def breakpoints_of(asked: ResponsesRequest, before: Sequence[Message]) -> list[B
             output=_begun(items[number].output, end),
         )  # fmt: skip
         is_whole = number + 1 == len(items) and begun == items[number]
-        marked.append((mark, None if is_whole else [*before, *_turns([*items[:number], begun])]))
+        cut = partial(_turns_after, before, [*items[:number], begun])
+        marked.append((mark, None if is_whole else cut))
     return chosen(asked.prompt_cache_options, asked.prompt_cache_retention, marked)
+
+
+def _turns_after(before: Sequence[Message], items: Sequence[InputItem]) -> list[Message]:
+    return [*before, *_turns(items)]
 
 
 def _begun(parts: str | list[ContentPart] | None, end: int) -> str | list[ContentPart] | None:
