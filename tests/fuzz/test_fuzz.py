@@ -24,9 +24,6 @@ DONE = re.compile(r"stat::number_of_executed_units:\s*(\d+)")
 @pytest.mark.parametrize("name", sorted(TARGETS.keys() - {"dns"}))
 def test_the_corpus(name: str) -> None:
     """`dns` compiles its kernels with checks of bounds, which takes a minute: when fuzzed only."""
-    if name == "websocket":
-        pytest.importorskip("wsproto")
-        pytest.importorskip("websockets")
     run = TARGETS[name]()
     for file in sorted((CORPUS / name).iterdir()):
         run(file.read_bytes())

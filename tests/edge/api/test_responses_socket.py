@@ -13,7 +13,13 @@ from typing import Any
 import httpx
 import pytest
 from openai import OpenAI
+from openai.lib.responses_websocket import (
+    ResponsesWebSocketError,
+    ResponsesWebSocketLimits,
+    ResponsesWebSocketSession,
+)
 from tests.edge.api.test_messages import named_events
+from tests.edge.http.websocket_peer import frame
 from tests.edge.support import (
     ACCOUNT,
     MODEL,
@@ -25,6 +31,10 @@ from tests.edge.support import (
     deployed,
     eventually,
 )
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.frames import Close
+from websockets.sync.client import connect
+from websockets.sync.connection import Connection
 
 from skerry.errors import Unavailable
 from skerry_edge.api.responses import socket as responses_socket
@@ -33,19 +43,6 @@ from skerry_edge.gate.quotas import AccountAllowance, Quotas
 from skerry_edge.ledger.stores import Stores
 from skerry_edge.limits import Limits
 from skerry_regions.wire.protocol import Submit
-
-pytest.importorskip("wsproto")
-pytest.importorskip("websockets")
-from openai.lib.responses_websocket import (
-    ResponsesWebSocketError,
-    ResponsesWebSocketLimits,
-    ResponsesWebSocketSession,
-)
-from tests.edge.http.websocket_peer import frame
-from websockets.exceptions import ConnectionClosed, InvalidStatus
-from websockets.frames import Close
-from websockets.sync.client import connect
-from websockets.sync.connection import Connection
 
 PATH = f"/client/v4/accounts/{ACCOUNT}/ai/v1/responses"
 ENDS = ("response.completed", "error")

@@ -11,9 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.types import Message
-
-pytest.importorskip("wsproto")
-pytest.importorskip("websockets")
 from tests.edge.http.websocket_peer import (
     Read,
     alike,
