@@ -49,7 +49,7 @@ def short_model(model: str) -> str:
 Cells = Callable[[dict[str, Any]], list[str]]
 COLUMNS: dict[str, tuple[tuple[str, ...], Cells]] = {
     "regions": (
-        ("*REGION", "PHASE", ">NODES", "RESIDENCY"),
+        ("*REGION", "PHASE", ">RUNNING", "RESIDENCY"),
         lambda each: [
             each["id"], each["status"]["phase"],
             f"{each['status']['ready_nodes']}/{each['status']['desired_nodes']}",

@@ -44,11 +44,16 @@ class ControlView(Struct, frozen=True, kw_only=True):
     edge_nodes: list[dict[str, Any]]
     deployments: list[dict[str, Any]]
     nodes: list[dict[str, Any]]
+    failing: list[dict[str, Any]] = []
 
     def troubles(self) -> list[str]:
-        """Return a sentence on each resource that is degraded."""
-        found = []
-        kinds = {"pool": self.pools, "edge node": self.edge_nodes}
+        """Return a sentence on each resource that is degraded, or whose process keeps ending."""
+        found = [
+            f"{each['kind']} {each['id']}: {each['message']}"
+            for each in self.failing
+            if each["kind"] in ("dns_zone", "routing")  # others are degraded
+        ]
+        kinds = {"pool": self.pools, "edge": self.edge_nodes}
         for kind, resources in kinds.items():
             for each in resources:
                 if each["status"]["phase"] == "degraded":
@@ -144,6 +149,7 @@ class PlatformClient:
             url=self.url,
             revision=status["revision"],
             observed_revision=status["observed_revision"],
+            failing=status.get("failing", []),  # not of a control plane before 0.2
             **{
                 name: self.all(f"/{name}")
                 for name in ("regions", "pools", "edge_nodes", "deployments", "nodes")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,11 @@ from skerry_cli.arguments import Commands, add_command, count
 from skerry_cli.home.platform_client import PlatformClient, PlatformError
 from skerry_cli.home.state import Home
 from skerry_cli.output import complain, note, say
-from skerry_cli.resources.kinds import KIND_HELP, KINDS, Named, collection, named
-from skerry_cli.tables import resource_table, table
+from skerry_cli.resources.history import show_history
+from skerry_cli.resources.kinds import KIND_HELP, KINDS, MARKS, Named, collection, named, word
+from skerry_cli.tables import resource_table
 
 SHOWN = ("regions", "pools", "edge_nodes", "deployments", "dns_zones", "routing")  # by `get` alone
-MARKS = {"create": "+", "restore": "+", "update": "~", "delete": "-"}
 NOTHING = {
     "api_tokens": "No token was made here but those of `skerry tokens list`.",
     "dns_zones": "There is no DNS zone: the control API and Terraform make them (docs/dns.md).",
@@ -63,12 +62,14 @@ def register(commands: Commands) -> None:
         "delete",
         asked(remove),
         help="want resources no longer: they drain, then they are gone",
-        description="Delete resources: one, or those that a file names. What runs of them drains.",
-        example="skerry delete pool fra-decode\n  skerry delete -f platform.yaml",
+        description="Delete resources: some of a kind, or those that a file names. All of it is "
+        "done, or nothing. What runs of them drains.",
+        example="skerry delete pool fra-decode\n  skerry delete -f platform.yaml --dry-run",
     )
     delete.add_argument("kind", nargs="?", type=collection, metavar="KIND", help=KIND_HELP)
     delete.add_argument("ids", nargs="*", metavar="ID")
     _add_file(delete, required=False)
+    _add_dry_run(delete)
     past = add_command(
         commands,
         "history",
@@ -194,57 +195,28 @@ def remove(args: argparse.Namespace, client: PlatformClient) -> int:
             found = resources_of(document)
         except ManifestError as error:
             return complain(str(error))
-    num_gone = 0
-    for each in found:
-        try:
-            answer = client.ask("DELETE", f"/{each.collection}/{named(each.id)}")
-        except PlatformError as error:
-            if args.file is None or error.status != 404:
-                raise
-            continue  # gone already
-        num_gone += 1
-        say(f"- {KINDS[each.collection]} {each.id}{'  (drains)' if answer else ''}")
-    if not num_gone:
-        note("Nothing of it was there.")
+    elif args.kind == "api_tokens":
+        return _revoke(args, client)
+    else:
+        for each in found:  # a mistake in one is one in all
+            client.ask("GET", f"/{each.collection}/{named(each.id)}")
+    resources = [{"kind": KINDS[each.collection], "id": each.id} for each in found]
+    body = {"resources": resources, "dry_run": args.dry_run}
+    return _report(client.ask("POST", "/delete", body), args)
+
+
+def _revoke(args: argparse.Namespace, client: PlatformClient) -> int:
+    if args.dry_run or args.json:
+        return complain("tokens are deleted one by one, without --dry-run and --json")
+    for id in args.ids:
+        client.ask("DELETE", f"/api_tokens/{named(id)}")
+        say(f"- token {id}")
     return 0
 
 
 def roll_back(args: argparse.Namespace, client: PlatformClient) -> int:
     body = {"revision": args.revision, "dry_run": args.dry_run}
     return _report(client.ask("POST", "/rollback", body), args)
-
-
-def show_history(args: argparse.Namespace, client: PlatformClient) -> int:
-    import msgspec
-
-    params = {"limit": str(min(args.limit, 500))}
-    if args.kind is not None:
-        params["kind"] = KINDS[args.kind]
-    if args.id is not None:
-        params["id"] = args.id
-    items: list[dict[str, Any]] = client.ask("GET", "/history", params=params)["items"]
-    if args.json:
-        say(msgspec.json.encode(items).decode())
-        return 0
-    rows = [
-        [
-            str(each["revision"]),
-            datetime.fromtimestamp(each["at"]).strftime("%Y-%m-%d %H:%M:%S"),
-            each["actor"],
-            _summary(each["changes"]),
-        ]
-        for each in items
-    ]
-    say(table((">REVISION", "WHEN", "*WHO", "*WHAT"), rows))
-    return 0
-
-
-def _summary(changes: list[dict[str, Any]]) -> str:
-    """Return what one revision did, in as few words as name it."""
-    if len(changes) <= 2:
-        return ", ".join(f"{MARKS.get(each['action'], '~')} {each['id']}" for each in changes)
-    actions = [each["action"] for each in changes]
-    return ", ".join(f"{actions.count(each)} {each}d" for each in dict.fromkeys(actions))
 
 
 def _report(applied: dict[str, Any], args: argparse.Namespace) -> int:
@@ -254,7 +226,7 @@ def _report(applied: dict[str, Any], args: argparse.Namespace) -> int:
         say(msgspec.json.encode(applied).decode())
         return 0
     for change in applied["changes"]:
-        say(f"{MARKS[change['action']]} {change['kind']} {change['id']}")
+        say(f"{MARKS[change['action']]} {word(change['kind'])} {change['id']}")
         if change["action"] == "update":
             for field, (before, after) in change["changes"].items():
                 say(f"    {field}: {_shown(before)} -> {_shown(after)}")
@@ -265,7 +237,9 @@ def _report(applied: dict[str, Any], args: argparse.Namespace) -> int:
     else:
         note(f"This is revision {applied['revision']}. `skerry status` shows how far it is.")
     if applied["unnamed"]:
-        note(f"Earlier files named {', '.join(applied['unnamed'])}, too: --prune deletes that.")
+        unnamed = (each.split(" ", 1) for each in applied["unnamed"])
+        names = ", ".join(f"{word(kind)} {id}" for kind, id in unnamed)
+        note(f"Earlier files named {names}, too: --prune deletes that.")
     return 0
 
 

@@ -17,6 +17,10 @@ KINDS = {
     "routing": "routing",
 }
 """By the collection of the control API."""
+MARKS = {"create": "+", "restore": "+", "update": "~", "delete": "-"}
+"""Of what is done to a resource."""
+WORDS = {"edge_node": "edge", "api_token": "token"}
+"""What people call a kind, where it is another word."""
 OTHER_NAMES = {"edge": "edge_nodes", "edges": "edge_nodes", "token": "api_tokens",
                "tokens": "api_tokens"}  # fmt: skip
 KIND_HELP = "region, pool, edge, deployment, token, dns_zone, dns_record or routing"
@@ -39,6 +43,11 @@ def collection(text: str) -> str:
     if known in OTHER_NAMES:
         return OTHER_NAMES[known]
     raise argparse.ArgumentTypeError(f"{text!r} is not a kind: {KIND_HELP}")
+
+
+def word(kind: str) -> str:
+    """Return what people call a kind; commands take that, too."""
+    return WORDS.get(kind, kind)
 
 
 def named(id: str) -> str:

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from skerry_cli import main
@@ -73,6 +74,10 @@ def test_all_that_the_control_plane_runs_is_shown_in_80_columns() -> None:
     assert ["fra-decode-0", "ready", "3", "7"] in rows
     assert "(revision 17, done: 15)" in lines[0]
     assert VIEW.troubles() == ["pool fra-lost is degraded: 5007 No such model"]
+    failing = [{"kind": "dns_zone", "id": "ai.test", "message": "its port is taken"},
+               {"kind": "pool", "id": "fra-lost", "message": "is degraded anyway"}]  # fmt: skip
+    told = replace(VIEW, failing=failing).troubles()
+    assert told == ["dns_zone ai.test: its port is taken", *VIEW.troubles()]
 
 
 def test_long_names_are_cut_and_numbers_are_not() -> None:

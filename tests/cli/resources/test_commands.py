@@ -28,7 +28,7 @@ edges:
 deployments:
   - {{name: chat, model: "{MODEL}", pools: [gru-nap], system_prompts: ["You are a tide table."]}}
 """
-ALL = ["region fra", "region gru", "pool fra-decode", "pool gru-nap", "edge_node edge",
+ALL = ["region fra", "region gru", "pool fra-decode", "pool gru-nap", "edge edge",
        "deployment chat"]  # fmt: skip
 
 
@@ -113,6 +113,7 @@ def test_history_and_back(control: ControlPlane, file: Path, capsys: Captured) -
     lines, _ = run(capsys, "history", "--limit", "2")
     assert lines[0].split() == ["REVISION", "WHEN", "WHO", "WHAT"]
     assert lines[1].endswith("~ fra-decode")
+    assert " skerry up " in f" {' '.join(lines[2].split()[3:])} ", "the name of its token"
     assert lines[2].endswith("6 created")
     assert run(capsys, "rollback")[0] == ["~ pool fra-decode", "    threads: 2 -> null"]
     revision = lines[1].split()[0]
@@ -124,11 +125,16 @@ def test_deleting(file: Path, capsys: Captured) -> None:
     run(capsys, "apply", "-f", str(file))
     refused = run(capsys, "delete", "region", "fra", status=1)[1]
     assert refused == "skerry: region 'fra' is still used by pool 'fra-decode'\n"
-    assert run(capsys, "delete", "deployment", "chat")[0][0].startswith("- deployment chat")
-    lines, _ = run(capsys, "delete", "-f", str(file))
-    assert [line.split()[2] for line in lines if "chat" not in line] == [
-        "edge", "gru-nap", "fra-decode", "gru", "fra",
+    assert run(capsys, "delete", "region", "fra", "--dry-run", status=1)[1] == refused
+    assert "there is no pool 'nope'" in run(capsys, "delete", "pool", "nope", status=1)[1]
+    assert run(capsys, "delete", "deployment", "chat")[0] == ["- deployment chat"]
+    trial, told = run(capsys, "delete", "-f", str(file), "--dry-run")
+    assert "--dry-run" in told
+    assert [line.split()[2] for line in trial if "chat" not in line] == [
+        "gru-nap", "fra-decode", "edge", "gru", "fra",
     ]  # fmt: skip
+    assert len(run(capsys, "get")[0]) > 1
+    assert run(capsys, "delete", "-f", str(file))[0] == trial
     assert "name a kind and ids" in run(capsys, "delete", status=1)[1]
 
 

@@ -19,7 +19,7 @@ from skerry_regions.control.desired.changes import Changes
 from skerry_regions.control.desired.desired import Record
 from skerry_regions.control.desired.resources import KINDS, ApiTokenSpec, ResourceKind, Status
 from skerry_regions.control.desired.store import Store
-from skerry_regions.control.desired.views import NodeView
+from skerry_regions.control.desired.views import NodeView, ResourceFailure
 from skerry_regions.control.machines.authority import Authority
 from skerry_regions.control.machines.book import Machines
 from skerry_regions.control.machines.join_tokens import JoinTokens
@@ -104,6 +104,9 @@ class Unseeing:
         return self.statuses.get(record.id)
 
     def nodes(self) -> list[NodeView]:
+        return []
+
+    def failing(self) -> list[ResourceFailure]:
         return []
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -17,11 +18,15 @@ from skerry_regions.control.api.requests import (
     number_of,
 )
 from skerry_regions.control.desired import revisions
+from skerry_regions.control.desired.history import history as past
 from skerry_regions.control.desired.manifest import Manifest
+from skerry_regions.control.desired.resources import API_TOKEN, KINDS
 from skerry_regions.control.desired.validation import converted, decode_object
 from skerry_regions.control.errors import ControlError, Invalid
 
 LAST = (1 << 62) - 1
+MAX_DELETED = 10_000  # at once
+DELETABLE = [kind.name for kind in KINDS if kind is not API_TOKEN]  # tokens go one by one
 
 
 class ManifestRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,6 +35,20 @@ class ManifestRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     manifest: Manifest
     prune: bool = False
     dry_run: bool = False  # only answer what would change
+
+
+class ResourceKey(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One resource."""
+
+    kind: str
+    id: str
+
+
+class DeleteRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is to go, with what needs it."""
+
+    resources: Annotated[tuple[ResourceKey, ...], Meta(min_length=1, max_length=MAX_DELETED)]
+    dry_run: bool = False
 
 
 class RollbackRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -54,6 +73,21 @@ async def apply(request: Request) -> Response:
         if error.field is None:
             raise
         raise type(error)(error.message, field=f"manifest.{error.field}") from None
+    control.changed()
+    return json_answer(applied)
+
+
+async def delete(request: Request) -> Response:
+    """Want resources no more: all of them, or none. What runs of them drains."""
+    control, actor = control_of(request), actor_of(request)
+    asked: DeleteRequest = converted(DeleteRequest, decode_object(await body_of(request)))
+    for number, each in enumerate(asked.resources):
+        if each.kind not in DELETABLE:
+            raise Invalid(f"one of {', '.join(DELETABLE)}", field=f"resources[{number}].kind")
+    keys = [(each.kind, each.id) for each in asked.resources]
+    applied = await asyncio.to_thread(
+        lambda: revisions.delete(control.store, keys, actor=actor, dry_run=asked.dry_run)
+    )
     control.changed()
     return json_answer(applied)
 
@@ -87,7 +121,7 @@ async def history(request: Request) -> Response:
     before = number_of(request, "before", LAST, 0, LAST)
     kind, id = (request.query_params.get(name, "") for name in ("kind", "id"))
     entries = await asyncio.to_thread(
-        lambda: revisions.history(store, before=before, limit=limit, kind=kind, id=id)
+        lambda: past(store, before=before, limit=limit, kind=kind, id=id)
     )
     next = entries[-1].revision if len(entries) == limit else None
     return json_answer({"items": entries, "next": next})

@@ -39,8 +39,9 @@ from skerry_regions.control.api.described import (
 )
 from skerry_regions.control.api.requests import PREFIX
 from skerry_regions.control.api.resources import PlannedResource, Resources, validate
+from skerry_regions.control.desired.history import RevisionEntry
 from skerry_regions.control.desired.resources import API_TOKEN, KINDS, ResourceKind
-from skerry_regions.control.desired.revisions import Applied, RevisionEntry
+from skerry_regions.control.desired.revisions import Applied
 from skerry_regions.control.desired.store import AuditEntry, EventEntry
 from skerry_regions.control.desired.views import DnsAnswer, NodeView, PlatformStatus
 from skerry_regions.control.machines.book import MachineView
@@ -144,6 +145,11 @@ OPERATIONS: tuple[Operation, ...] = (
         "POST", f"{PREFIX}/apply", history_routes.apply, "applyManifest",
         "Want what a manifest says, all of it or nothing", {200: Applied},
         body={JSON: history_routes.ManifestRequest},
+    ),
+    operation(
+        "POST", f"{PREFIX}/delete", history_routes.delete, "deleteResources",
+        "Want resources no more, all of them or none", {200: Applied},
+        body={JSON: history_routes.DeleteRequest},
     ),
     operation(
         "POST", f"{PREFIX}/validate", validate, "validate",

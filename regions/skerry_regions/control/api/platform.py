@@ -48,6 +48,7 @@ async def status(request: Request) -> Response:
             observed_revision=control.observer.revision,
             account_id=control.account_id,
             regions=regions,
+            failing=control.observer.failing(),
         )
     )
 

@@ -16,8 +16,9 @@ from msgspec import Struct
 
 from skerry_regions.control.desired.changes import MAX_RESOURCES, differences
 from skerry_regions.control.desired.desired import Desired, Record
+from skerry_regions.control.desired.history import REVISED, ResourceChange, history
 from skerry_regions.control.desired.manifest import Manifest, Wish, wishes
-from skerry_regions.control.desired.resources import API_TOKEN, BY_NAME, KINDS, NOTHING_RUNS
+from skerry_regions.control.desired.resources import BY_NAME, KINDS, NOTHING_RUNS
 from skerry_regions.control.desired.store import Store
 from skerry_regions.control.desired.validation import check_deletable, check_references, spec_of
 from skerry_regions.control.desired.writing import MAX_AUDIT_ROWS, Writing
@@ -29,15 +30,6 @@ UP = "up"  # or that of `skerry up --topology`, whose resources go with a start 
 Key = tuple[str, str]  # kind and id
 
 
-class ResourceChange(Struct, frozen=True, kw_only=True):
-    """What happens to one resource. `changes` are fields as [before, after]."""
-
-    kind: str
-    id: str
-    action: str  # create, update, delete; restore: it was being deleted, and stays
-    changes: dict[str, Any] = {}
-
-
 class Applied(Struct, frozen=True, kw_only=True):
     """What applying a manifest, or going back, did; or, where nothing was written, would do."""
 
@@ -45,15 +37,6 @@ class Applied(Struct, frozen=True, kw_only=True):
     written: bool
     changes: list[ResourceChange]
     unnamed: list[str] = []  # `KIND ID` that an earlier file named, and this one does not
-
-
-class RevisionEntry(Struct, frozen=True, kw_only=True):
-    """One revision: who changed what, and when (Unix seconds)."""
-
-    revision: int
-    at: float
-    actor: str
-    changes: list[ResourceChange]
 
 
 def apply(
@@ -99,6 +82,16 @@ def apply(
     )
 
 
+def delete(store: Store, keys: Collection[Key], *, actor: str, dry_run: bool = False) -> Applied:
+    """Want resources no more, which may need each other; those that are not there are left out.
+
+    Raises Conflict where something that stays needs one, or it is protected.
+    """
+    with store.writing() as writing:
+        changes = _converge(writing, (), keys, actor, lambda _: None, dry_run)
+    return Applied(revision=store.desired.revision, written=not dry_run, changes=changes)
+
+
 def roll_back(store: Store, revision: int | None, *, actor: str, dry_run: bool = False) -> Applied:
     """Set the desired state back to that after `revision`; None: before the last change of a
     resource.
@@ -119,35 +112,6 @@ def roll_back(store: Store, revision: int | None, *, actor: str, dry_run: bool =
         wanted, absent = _state_after(writing, revision)
         changes = _converge(writing, wanted, absent, actor, lambda _: None, dry_run)
     return Applied(revision=store.desired.revision, written=not dry_run, changes=changes)
-
-
-def history(
-    store: Store, *, before: int | None = None, limit: int = 100, kind: str = "", id: str = ""
-) -> list[RevisionEntry]:
-    """Return revisions below `before`, newest first; of one kind, or one resource."""
-    rows = store.select(
-        "SELECT revision, at, actor, action, kind, id, changes FROM audit"
-        " WHERE revision IN (SELECT DISTINCT revision FROM audit WHERE outcome = 'granted'"
-        "   AND kind IN (SELECT value FROM json_each(?1)) AND revision < ?2"
-        "   AND ?3 IN ('', kind) AND ?4 IN ('', id) ORDER BY revision DESC LIMIT ?5)"
-        " AND outcome = 'granted' AND kind IN (SELECT value FROM json_each(?1))"
-        " AND ?3 IN ('', kind) AND ?4 IN ('', id) ORDER BY sequence",
-        (_KINDS, (1 << 62) if before is None else before, kind, id, limit),
-    )
-    found: dict[int, RevisionEntry] = {}
-    for revision, at, actor, action, name, resource, changes in rows:
-        entry = found.setdefault(
-            revision, RevisionEntry(revision=revision, at=at, actor=actor, changes=[])
-        )
-        entry.changes.append(
-            ResourceChange(
-                kind=name, id=resource, action=action, changes=msgspec.json.decode(changes)
-            )
-        )
-    return sorted(found.values(), key=lambda entry: -entry.revision)
-
-
-_KINDS = msgspec.json.encode([kind.name for kind in KINDS if kind is not API_TOKEN]).decode()
 
 
 def _converge(
@@ -254,7 +218,7 @@ def _state_after(writing: Writing, revision: int) -> tuple[list[Wish], list[Key]
     rows = writing.execute(
         "SELECT kind, id, action, changes FROM audit WHERE outcome = 'granted' AND revision > ?"
         " AND kind IN (SELECT value FROM json_each(?)) ORDER BY sequence DESC",
-        (revision, _KINDS),
+        (revision, REVISED),
     )
     for name, id, action, encoded in rows:
         key = (name, id)

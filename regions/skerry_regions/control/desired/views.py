@@ -41,6 +41,14 @@ class RegionOverview(Struct, frozen=True, kw_only=True):
     desired_nodes: int
 
 
+class ResourceFailure(Struct, frozen=True, kw_only=True):
+    """What the last process of a resource died of, while they keep ending."""
+
+    kind: str
+    id: str
+    message: str
+
+
 class PlatformStatus(Struct, frozen=True, kw_only=True):
     """`observed_revision` below `revision`: the latest writes have not been looked at yet."""
 
@@ -49,6 +57,7 @@ class PlatformStatus(Struct, frozen=True, kw_only=True):
     observed_revision: int
     account_id: str
     regions: list[RegionOverview]
+    failing: list[ResourceFailure]
 
 
 class DnsQuestion(Struct, frozen=True, kw_only=True):
@@ -90,6 +99,10 @@ class Observer(Protocol):
         ...
 
     def nodes(self) -> list[NodeView]: ...
+
+    def failing(self) -> list[ResourceFailure]:
+        """Return resources whose processes keep ending."""
+        ...
 
 
 def rfc3339(at: float) -> str:

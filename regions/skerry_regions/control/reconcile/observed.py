@@ -25,7 +25,7 @@ from skerry_regions.control.desired.statuses import (
     PoolStatus,
     RegionStatus,
 )
-from skerry_regions.control.desired.views import NodeView, rfc3339
+from skerry_regions.control.desired.views import NodeView, ResourceFailure, rfc3339
 from skerry_regions.control.planning.launcher import (
     DNS,
     RELAYS,
@@ -78,6 +78,15 @@ def resource_of(desired: Desired, owner: str) -> tuple[ResourceKind, str]:
     if owner.startswith(DNS):
         return DNS_ZONE, owner.removeprefix(DNS)
     return (EDGE_NODE if desired.get(EDGE_NODE, owner) is not None else POOL), owner
+
+
+def resource_failures(desired: Desired, failing: Mapping[str, str]) -> list[ResourceFailure]:
+    """Return what processes keep dying of, by their owners, as what is said of resources."""
+    found = []
+    for owner, message in sorted(failing.items()):
+        kind, id = resource_of(desired, owner)
+        found.append(ResourceFailure(kind=kind.name, id=id, message=message))
+    return found
 
 
 def node_views(groups: Mapping[str, Group], running: Iterable[RunningProcess]) -> list[NodeView]:

@@ -23,7 +23,7 @@ from skerry_regions.control.desired.changes import Changes
 from skerry_regions.control.desired.desired import Desired, Record
 from skerry_regions.control.desired.resources import EDGE_NODE, Status
 from skerry_regions.control.desired.store import EDGE_PORT, Store
-from skerry_regions.control.desired.views import NodeView
+from skerry_regions.control.desired.views import NodeView, ResourceFailure
 from skerry_regions.control.errors import ControlError
 from skerry_regions.control.machines.joined import Wanted
 from skerry_regions.control.planning.launcher import (
@@ -49,7 +49,13 @@ from skerry_regions.control.planning.wanted import Models, wanted
 from skerry_regions.control.reconcile.deletions import remove_ended
 from skerry_regions.control.reconcile.failures import Failures
 from skerry_regions.control.reconcile.first_start import FirstStart
-from skerry_regions.control.reconcile.observed import Picture, node_views, resource_of, statuses
+from skerry_regions.control.reconcile.observed import (
+    Picture,
+    node_views,
+    resource_failures,
+    resource_of,
+    statuses,
+)
 from skerry_regions.control.reconcile.scaling import PoolScales
 from skerry_regions.process.backoff import RestartPolicy
 from skerry_regions.registry import Member
@@ -60,11 +66,6 @@ JoinedRunning = Callable[[Iterable[Member]], list[RunningProcess]]
 """Of all members, what runs on machines that joined."""
 
 logger = logging.getLogger(__name__)
-
-
-def no_machines(members: Iterable[Member]) -> list[RunningProcess]:
-    """Return none: no machine joins."""
-    return []
 
 
 class Reconciler:
@@ -81,7 +82,7 @@ class Reconciler:
         rng: Random | None = None,
         clock: Callable[[], float] | None = None,
         look_seconds: float = LOOK_SECONDS,
-        joined: JoinedRunning = no_machines,
+        joined: JoinedRunning = lambda members: [],
         first_start: FirstStart | None = None,
     ) -> None:
         """`wake` is set by whoever has changed something: it need not wait for the next look.
@@ -118,6 +119,9 @@ class Reconciler:
 
     def nodes(self) -> list[NodeView]:
         return node_views(self._groups, [*self._observation.running.values(), *self._joined])
+
+    def failing(self) -> list[ResourceFailure]:
+        return resource_failures(self._store.desired, self.failures.failing)
 
     @property
     def members(self) -> tuple[Member, ...]:
