@@ -53,6 +53,13 @@ class TextGenerationInputs(TypedDict, total=False):
     functions: Sequence[Mapping[str, Any]]
     function_call: str | Mapping[str, Any]
     stream_options: Mapping[str, Any]
+    prompt_cache_key: str
+    prompt_cache_options: Mapping[str, str]
+    prompt_cache_retention: str
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+    enable_thinking: bool
+    thinking_token_budget: int
+    chat_template_kwargs: Mapping[str, Any]
     options: Mapping[str, Any]
 
 

@@ -63,6 +63,7 @@ def test_a_number_beyond_all_is_refused_with_the_template() -> None:
 def test_a_foreign_template_is_rendered_as_ours_are() -> None:
     source = (
         "{{ bos_token }}{% for m in messages %}{{ m.content }}\n{% endfor %}{{ tools | tojson }}"
+        "{{ thinking }}"
     )
     tokens = {"bos_token": "<s>"}
     foreign = ForeignTemplate(source, tokens=tokens)
@@ -70,6 +71,11 @@ def test_a_foreign_template_is_rendered_as_ours_are() -> None:
     tools = [{"name": "f", "size": 1 << 80}]
     own = ChatTemplate(source, tokens=tokens)
     assert foreign.render(messages, tools=tools) == own.render(messages, tools=tools)
+    assert foreign.flags == own.flags == {"thinking"}
+    flags = {"thinking": ["é"], "bos_token": "!"}
+    rendered = own.render(messages, flags=flags)
+    assert rendered.endswith("null['é']")
+    assert foreign.render(messages, flags=flags) == rendered
     foreign.close()
 
 

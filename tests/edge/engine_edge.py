@@ -17,6 +17,7 @@ from tests.edge.serving import serving
 
 from skerry_core.config import EngineConfig
 from skerry_core.engine.engine import Engine
+from skerry_core.runner import ModelRunner
 from skerry_edge.api.app import create_app
 from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.generation.edge import Edge
@@ -72,14 +73,16 @@ class EngineEdge:
 
 
 @contextmanager
-def engine_edge(files: ModelFiles, folder: Path) -> Generator[EngineEdge]:
-    """Serve a model that says what it is told to."""
+def engine_edge(
+    files: ModelFiles, folder: Path, runner: ModelRunner | None = None
+) -> Generator[EngineEdge]:
+    """Serve a model that says what it is told to, unless another `runner` speaks for itself."""
     spec = Catalog.load().resolve(DEFAULT)
     text = TextModel(files, context_window=spec.context_window)
     assert text.vocab_size is not None
     talker = Talker(num_blocks=512, vocab_size=text.vocab_size, max_context=spec.context_window)
     talker.turn, talker.end = text.encode("assistant\n"), END
-    engine = Engine(talker, EngineConfig(), model_key=b"talker")
+    engine = Engine(runner or talker, EngineConfig(), model_key=b"talker")
     tokens = TokenStore(folder / "tokens.json")
     token, _ = tokens.create(account_id=ACCOUNT, role="developer", now=0)
     limits = Limits()

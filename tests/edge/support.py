@@ -83,8 +83,14 @@ class ByteText:
         '{% if tools %}<tool_call>{"name": "f", "arguments": {}}{{ m.tool_calls }}{% endif %}'
     )
 
+    flags: frozenset[str] = frozenset()
+
     def render(
-        self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        flags: Mapping[str, Any] | None = None,
     ) -> str:
         named = ",".join(tool["function"]["name"] for tool in tools or ())
         turns = "".join(f"<{m.role}>{content_text(m)}\n" for m in messages) + "<assistant>"
@@ -113,6 +119,29 @@ class ByteText:
 
     def detokenizer(self) -> ByteDetokenizer:
         return ByteDetokenizer()
+
+
+class ThinkingText(ByteText):
+    """Of a model that thinks before it answers, unless its template is told otherwise."""
+
+    family = family_of(
+        '{% if tools %}<tool_call>{"name": "f", "arguments": {}}{% endif %}'
+        "{% if enable_thinking %}<think>{% endif %}{{ messages[0].content.split('</think>') }}"
+    )
+    flags = frozenset(("enable_thinking", "style"))
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        flags: Mapping[str, Any] | None = None,
+    ) -> str:
+        given = flags or {}
+        turns = super().render(messages, tools=tools)
+        thoughts = [m.reasoning_content for m in messages if m.reasoning_content]
+        thinks = "<think>\n" if given.get("enable_thinking", True) else "<think>\n\n</think>\n\n"
+        return f"{given.get('style', '')}{'|'.join(thoughts)}{turns}{thinks}"
 
 
 class ByteDetokenizer:
@@ -338,15 +367,18 @@ def deployed(
     console: ConsoleMode = "off",
     fleet: Callable[[], SeenFleet] = SeenFleet,
     platform: str = "",
+    thinks: bool = False,
 ) -> Generator[Deployment]:
     """A real edge on loopback, in front of a `ScriptedRegion`. `at_once_seconds` is what may be
-    worked on for requests that are refused."""
+    worked on for requests that are refused; models that `think` have room for 4,096 tokens."""
     tokens = TokenStore(folder / "tokens.json")
     token, _ = tokens.create(account_id=ACCOUNT, role="developer", now=0)
     region = ScriptedRegion()
+    text = cast(TextModel, ThinkingText() if thinks else ByteText())
+    wide = {"context_window": 4096} if thinks else {}
     edge = Edge(
-        catalog=Catalog(specs()),
-        texts={MODEL: cast(TextModel, ByteText()), CHAT: cast(TextModel, ByteText())},
+        catalog=Catalog(msgspec.structs.replace(spec, **wide) for spec in specs()),
+        texts={MODEL: text, CHAT: text},
         region=region,
         residency=zone,
         tokens=tokens,

@@ -38,6 +38,7 @@ from skerry_edge.ledger.repeats import RepeatPolicy
 from skerry_edge.output.plan import OutputPlan
 from skerry_edge.text.model import TextModel
 from skerry_edge.text.prompts import stop_strings
+from skerry_edge.text.thinking import Thinking
 from skerry_edge.whole_numbers import whole_number
 from skerry_regions.models.catalog import ModelSpec
 from skerry_regions.wire.pins import Pin
@@ -107,6 +108,7 @@ def job_of(
     is_seeded: bool = False,
     is_raw: bool = False,
     pins: tuple[Pin, ...] = (),
+    thinking: Thinking | None = None,
 ) -> Job:
     """Return a prompt's job: what the region is sent of it, but for the time that is left. `pins`
     are in place of what the header says."""
@@ -135,6 +137,9 @@ def job_of(
         pins=pins,
         prompt_logprobs=prompt_logprobs,
         grammar=None if plan is None else plan.grammar_after(thought),
+        reasoning=None
+        if thinking is None
+        else thinking.limit(text, sampling.max_tokens, is_open=thought == "open"),
     )
     return Job(
         submit=submit,
@@ -147,6 +152,7 @@ def job_of(
         tells_stop_token=tells_stop_token,
         is_seeded=is_seeded,
         unenforced=() if plan is None else plan.unenforced,
+        ignored=() if thinking is None else thinking.ignored,
     )
 
 
@@ -202,6 +208,7 @@ async def begin(request: Request, *jobs: Job) -> Choices:
     known = admitted(request)
     if unenforced := jobs[0].unenforced:
         known.answer_headers[UNENFORCED_HEADER] = header_of(unenforced, MAX_PATH)
+    known.ignore(jobs[0].ignored)
     starting = start(known.edge, jobs, known.answer_headers, repeats_of(request))
     return await attended(request, jobs[0].caller, starting)
 

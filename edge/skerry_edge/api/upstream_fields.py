@@ -14,9 +14,7 @@ Neutral = dict[str, tuple[object, ...]]
 
 # Hints to models that think; to others upstream ignores them.
 EFFORT: Final[Neutral] = {
-    "chat_template_kwargs": ({},),
     "reasoning": ({},),
-    "reasoning_effort": ("none",),
     "verbosity": (),
 }
 # What it is for: who calls, what it costs upstream, how it is cached there.
@@ -126,10 +124,8 @@ MESSAGES: Final = Upstream(
         "billing_policy": (),
         "diagnostics": ({},),
         "fallback_credit_token": (),
-        "output_config.effort": (),
         "service_tier": (),
         "speed": ("standard",),
-        "thinking": ({"type": "disabled"},),
         "user_profile_id": (),
         "workspace_id": (),
     },

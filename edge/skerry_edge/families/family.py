@@ -42,6 +42,7 @@ class Reasoning:
     history: History = "field"  # how the template takes those of earlier turns
     switch: str | None = None  # the template's variable that turns thoughts on and off
     effort: str | None = None  # the template's variable that says how much is thought
+    levels: tuple[str, ...] = ("low", "medium", "high")  # of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

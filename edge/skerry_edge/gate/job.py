@@ -25,3 +25,4 @@ class Job:
     tells_stop_token: bool = False  # in the logprobs
     is_seeded: bool = False  # by the caller
     unenforced: tuple[str, ...] = ()  # paths of what its schemas say and its grammar does not
+    ignored: tuple[str, ...] = ()  # fields that change nothing of what this model makes

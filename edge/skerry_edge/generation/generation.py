@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from skerry.errors import InternalError, RequestError, SkerryError, Unavailable
-from skerry.wire import FinishReason, TokenLogprob, TokenUsage
+from skerry.wire import CompletionTokensDetails, FinishReason, TokenLogprob, TokenUsage
 from skerry_edge.families.deltas import CallDelta, Delta, ReasoningDelta, TextDelta, merged
 from skerry_edge.families.reader import Reader
 from skerry_edge.generation.observer import StreamObserver
@@ -63,6 +63,7 @@ class Generation:
         self._observers = observers
         self._reader = reader
         self._explain = explain
+        self.counts_reasoning = reader is not None and reader.counts_reasoning
         self.num_reasoning_tokens = 0  # those of the thought, with its marks
         self._explained = ""
         self._is_closed = False
@@ -127,6 +128,7 @@ class Generation:
         whole = Piece([])
         for index, token_id in enumerate(ids):
             was_thought, before = reader.is_reasoning, transcript.num_tokens
+            transcript.is_thought = was_thought
             entry = None if logprobs is None else logprobs[index : index + 1]
             text, entries = transcript.push((token_id,), entry)
             whole.deltas += self._read(text)
@@ -186,16 +188,18 @@ class Choices:
         usage: Callable[[], TokenUsage],
         on_close: Callable[[], None],
     ) -> None:
-        self.usage = usage
-        """Returns the tokens so far: each prompt once, the output of every choice."""
+        self._usage = usage
         self._generations = generations
         self._on_close = on_close
         self._is_closed = False
 
-    @property
-    def num_reasoning_tokens(self) -> int:
-        """Return how many of the tokens so far are of thoughts, in all choices."""
-        return sum(generation.num_reasoning_tokens for generation in self._generations)
+    def usage(self) -> TokenUsage:
+        """Return the tokens so far: each prompt once, the output of every choice."""
+        usage = self._usage()
+        if any(each.counts_reasoning for each in self._generations):
+            count = sum(each.num_reasoning_tokens for each in self._generations)
+            usage.completion_tokens_details = CompletionTokensDetails(count)
+        return usage
 
     def close(self) -> None:
         """Abort what still runs and settle the request. Idempotent and synchronous."""

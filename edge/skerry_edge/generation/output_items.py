@@ -1,4 +1,5 @@
-"""An answer as a list of items, texts and calls of tools, in dialects that send them one by one."""
+"""An answer as a list of items, thoughts, texts and calls of tools, in dialects that send them one
+by one."""
 
 from __future__ import annotations
 
@@ -22,6 +23,20 @@ class TextItem:
         return "".join(self.pieces)
 
 
+@dataclass(slots=True)
+class ReasoningItem:
+    """A thought, as far as it has come."""
+
+    pieces: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+
+Item = TextItem | ReasoningItem | PartialCall
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """What a piece added to one item. An item that begins is the end of the one before."""
@@ -37,7 +52,7 @@ class OutputItems:
     """The items of one choice, put together from pieces."""
 
     def __init__(self) -> None:
-        self.all: list[TextItem | PartialCall] = []
+        self.all: list[Item] = []
         self._held: list[TokenLogprob] = []  # of tokens whose text may become a call's markup
 
     def add(self, piece: Piece) -> list[Change]:
@@ -51,12 +66,21 @@ class OutputItems:
                     if self.all and not isinstance(self.all[-1], TextItem):
                         text = text.removeprefix("\n")  # that parts it from the text before
                     changes.append(self._add_text(text, self._logprobs_of(text)))
-                case ReasoningDelta():
+                case ReasoningDelta(text):
                     self._held = []
+                    changes.append(self._add_thought(text))
                 case CallDelta():
                     self._held = []
                     changes.append(self._add_call(delta))
         return changes
+
+    def _add_thought(self, text: str) -> Change:
+        last = self.all[-1] if self.all else None
+        thought = last if isinstance(last, ReasoningItem) else ReasoningItem()
+        if thought is not last:
+            self.all.append(thought)
+        thought.pieces.append(text)
+        return Change(index=len(self.all) - 1, begins=thought is not last, text=text)
 
     def _add_call(self, delta: CallDelta) -> Change:
         begins = delta.id is not None and delta.name is not None
@@ -85,7 +109,11 @@ class OutputItems:
             for item in self.all
             if isinstance(item, PartialCall)
         ]
-        return Message("assistant", "\n".join(texts), tool_calls=calls or None)
+        thoughts = [item.text for item in self.all if isinstance(item, ReasoningItem)]
+        thought = "\n".join(thoughts) or None
+        return Message(
+            "assistant", "\n".join(texts), tool_calls=calls or None, reasoning_content=thought
+        )
 
     def _logprobs_of(self, text: str) -> list[TokenLogprob]:
         """Return the logprobs of a text that is now certain. Behind it may be held those of a call

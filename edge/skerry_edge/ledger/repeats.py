@@ -145,7 +145,8 @@ def _form(job: Job) -> object:
     scored = submit.prompt_logprobs
     told = None if scored is None else (scored, submit.prompt_ids)
     shape = (job.num_choices, job.stops, submit.grammar, submit.sampling.logprobs, told)
-    return (job.model.id, job.text.build, shape)
+    limits = () if submit.reasoning is None else (submit.reasoning,)
+    return (job.model.id, job.text.build, shape, *limits)
 
 
 def _sampling(job: Job, *, is_retry: bool) -> Sampling:

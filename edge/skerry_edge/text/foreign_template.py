@@ -26,7 +26,8 @@ class ForeignTemplate:
         )
         try:
             self._child.start()
-        except ChildUnavailable as error:
+            self.flags = frozenset[str](json.loads(self._child.ask(b"null")))
+        except (ChildUnavailable, Exhausted) as error:
             raise TemplateError(str(error)) from None
 
     def render(
@@ -35,6 +36,7 @@ class ForeignTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        flags: Mapping[str, Any] | None = None,
     ) -> str:
         """Lay out a conversation. Blocks.
 
@@ -45,6 +47,7 @@ class ForeignTemplate:
             "messages": messages,
             "tools": tools,
             "add_generation_prompt": add_generation_prompt,
+            "flags": flags,
         }
         try:
             answer = self._child.ask(json.dumps(asked).encode())

@@ -110,15 +110,21 @@ class TextModel:
 
     # --- text to ids
 
+    @property
+    def flags(self) -> frozenset[str]:
+        """Return the variables of its chat template that requests may set."""
+        return frozenset() if self._template is None else frozenset(self._template.flags)
+
     def render(
         self,
         messages: Sequence[Message | Mapping[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        flags: Mapping[str, Any] | None = None,
     ) -> Prompt:
-        """Lay out a conversation by the model's chat template. Nothing users wrote in it can turn
-        into a control token.
+        """Lay out a conversation by the model's chat template, whose variables `flags` set. Nothing
+        users wrote in it can turn into a control token.
 
         Raises `InvalidInput` when the template refuses the messages or cannot render them, and
         `TaskNotSupported` when the model has no template.
@@ -133,7 +139,10 @@ class TextModel:
             turns = [self._guard.mark_all(_turn(message, history)) for message in messages]
             marked_tools = self._guard.mark_all(list(tools)) if tools else None
             text = self._template.render(
-                turns, tools=marked_tools, add_generation_prompt=add_generation_prompt
+                turns,
+                tools=marked_tools,
+                add_generation_prompt=add_generation_prompt,
+                flags=self._guard.mark_all(dict(flags)) if flags else None,
             )
         except TemplateRefusal as refusal:
             raise InvalidInput(f"Bad input: {refusal}", param="messages") from None

@@ -94,15 +94,16 @@ async def chat_prompt(
     desk: Desk,
     tenant: str,
     tools: Sequence[Mapping[str, Any]] | None = None,
+    flags: Mapping[str, Any] | None = None,
 ) -> list[int]:
     """Return token ids of a conversation, laid out by the model's chat template.
 
-    `tools` are those that the template lays out itself.
+    `tools` are those that the template lays out itself, `flags` variables of its own.
     """
     chars = sum(map(_chars, messages)) + plain_chars(tools)
     return await tokenised(
         desk, tenant, text, chars, spec, limits,
-        lambda: encoded(text, text.render(messages, tools=tools), desk, tenant),
+        lambda: encoded(text, text.render(messages, tools=tools, flags=flags), desk, tenant),
     )  # fmt: skip
 
 
@@ -158,8 +159,9 @@ async def tokenised(
 
 
 def _chars(message: Message) -> int:
-    """Return how many characters a template may lay out: of the content and of calls."""
-    return len(content_text(message)) + plain_chars(message.tool_calls)
+    """Return how many characters a template may lay out: of the content, a thought and calls."""
+    thought = message.reasoning_content or ""
+    return len(content_text(message)) + len(thought) + plain_chars(message.tool_calls)
 
 
 def plain_chars(value: object) -> int:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import jinja2
+from jinja2 import meta
 from jinja2.exceptions import SecurityError
 
 from skerry_edge.text.render_budget import METER, RenderBudget, TemplateLimit
@@ -21,6 +22,10 @@ FAILURES: Final = (  # what a template's code runs into on messages that it does
     *(jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError),
     ValueError,
 )
+
+
+# What every rendering sets itself.
+_OWN: Final = frozenset(("messages", "tools", "documents", "add_generation_prompt", METER))
 
 
 class TemplateError(ValueError):
@@ -48,14 +53,18 @@ class ChatTemplate:
             raise TemplateError(f"the chat template is longer than {MAX_SOURCE} characters")
         self._clock = clock
         self._tokens = dict(tokens or {})
+        templates = SandboxedTemplates(now)
         try:
-            self._template = SandboxedTemplates(now).compile_metered(source)
+            self._template = templates.compile_metered(source)
             self._template.globals = dict(self._template.globals)  # each rendering copies it
+            read = meta.find_undeclared_variables(templates.parse(source))
         except jinja2.TemplateSyntaxError as error:
             problem = f"line {error.lineno}: {error.message}"
             raise TemplateError(f"the chat template does not compile: {problem}") from None
         except (SecurityError, RecursionError, MemoryError, SyntaxError, ValueError) as error:
             raise TemplateError(f"the chat template cannot be used: {error}") from None
+        self.flags = read - _OWN - self._tokens.keys() - templates.globals.keys()
+        """Variables that it reads and requests may set."""
         self._try_out()
 
     def render(
@@ -64,15 +73,20 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        flags: Mapping[str, Any] | None = None,
     ) -> str:
-        """Lay out a conversation.
+        """Lay out a conversation; of `flags`, variables that are none of the template's are left
+        out.
 
         Raises `TemplateRefusal`, `TemplateLimit`, or one of `FAILURES`.
         """
-        work = BASE_WORK + WORK_PER_CHARACTER * (_characters(messages) + _characters(tools))
+        given = {name: value for name, value in (flags or {}).items() if name in self.flags}
+        characters = _characters(messages) + _characters(tools) + _characters(given)
+        work = BASE_WORK + WORK_PER_CHARACTER * characters
         meter = RenderBudget(work, MAX_SECONDS, self._clock)
         context = self._template.new_context(
             {
+                **given,
                 **self._tokens,
                 "messages": messages,
                 "tools": tools,

@@ -53,6 +53,7 @@ class Transcript:
         tokens that stand in the text, each as a noncharacter, which then is nothing else there."""
         self.num_tokens = 0
         self.stopped = False
+        self.is_thought = False  # what comes is: stop strings are looked for in the answer alone
         self.offsets: list[int] = []
         self._vocabulary = vocabulary
         self._detokenizer = vocabulary.detokenizer()
@@ -119,7 +120,9 @@ class Transcript:
 
     def _let_go(self, text: str) -> str:
         self._seen += len(text)
-        if self._matcher is not None:
+        if self._matcher is not None and self.is_thought:
+            text = self._matcher.flush() + text
+        elif self._matcher is not None:
             text, self.stopped = self._matcher.push(text)
         self._sent += len(text)
         return text

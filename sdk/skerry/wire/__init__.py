@@ -35,6 +35,18 @@ class Message(Struct):
     tool_call_id: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
     function_call: dict[str, Any] | None = None  # what a tool call was before there were tools
+    reasoning_content: str | None = None  # what the assistant thought before it
+    reasoning: str | None = None  # the same, by two other names
+    reasoning_details: list[dict[str, Any]] | None = None
+
+    def __post_init__(self) -> None:
+        if self.reasoning is None and self.reasoning_details is None:
+            return
+        if self.reasoning_content is None:
+            texts = [each.get("text") for each in self.reasoning_details or ()]
+            joined = "\n".join([each for each in texts if isinstance(each, str)])
+            self.reasoning_content = joined if self.reasoning is None else self.reasoning
+        self.reasoning = self.reasoning_details = None
 
 
 class PromptTokensDetails(Struct):
@@ -44,13 +56,19 @@ class PromptTokensDetails(Struct):
     cache_lapsed_tokens: int | UnsetType = UNSET  # kept before; their time ended for these
 
 
+class CompletionTokensDetails(Struct):
+    reasoning_tokens: int = 0
+
+
 class TokenUsage(Struct):
-    """Token counts. `cached_tokens` are part of `prompt_tokens`, at most `prompt_tokens - 1`."""
+    """Token counts. `cached_tokens` are part of `prompt_tokens`, at most `prompt_tokens - 1`;
+    `reasoning_tokens` of `completion_tokens`, told of models that reason."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
 
 
 class GatewayRetries(Struct, rename="camel"):
@@ -96,10 +114,30 @@ Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
 RepetitionPenalty = Annotated[float, Meta(gt=0.0, le=2.0)]
 MaxTokens = Annotated[int, Meta(ge=1, le=MAX_OUTPUT_TOKENS)]
 StopText = Annotated[str, Meta(min_length=1, max_length=256)]
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 LogitBias = dict[str, Annotated[float, Meta(ge=-100.0, le=100.0)]]
 
 
-class TextGenerationInput(Struct):
+class ThinkingFields(Struct, kw_only=True):
+    """How much is thought before the answer, by the names of OpenAI and of open models' servers."""
+
+    reasoning_effort: ReasoningEffort | None = None
+    enable_thinking: bool | None = None
+    thinking_token_budget: Annotated[int, Meta(ge=0, le=MAX_OUTPUT_TOKENS)] | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=64)] | None = None
+
+    @property
+    def says_thinking(self) -> bool:
+        """Return whether any of them is given."""
+        return (
+            self.reasoning_effort is not None
+            or self.enable_thinking is not None
+            or self.thinking_token_budget is not None
+            or self.chat_template_kwargs is not None
+        )
+
+
+class TextGenerationInput(ThinkingFields, kw_only=True):
     """Body of `/ai/run/{model}` for text generation: exactly one of `prompt` and `messages`."""
 
     prompt: Annotated[str, Meta(min_length=1)] | None = None
@@ -146,12 +184,14 @@ class TextGenerationOutput(Struct):
     response: Any  # text; in JSON mode the value itself
     tool_calls: list[NativeToolCall]
     usage: TokenUsage
+    reasoning_content: str | UnsetType = UNSET  # what was thought before it
 
 
 class TextGenerationChunk(Struct, omit_defaults=True):
     """One `data:` event of a native stream; the last one before `[DONE]` carries `usage`."""
 
     response: str
+    reasoning_content: str | UnsetType = UNSET
     tool_calls: list[NativeToolCall] | UnsetType = UNSET
     p: str | UnsetType = UNSET  # padding of random length, so that event sizes reveal nothing
     usage: TokenUsage | UnsetType = UNSET

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from skerry.wire import (
     MAX_OUTPUT_TOKENS,
@@ -19,6 +19,7 @@ from skerry.wire import (
     RunOptions,
     StopText,
     Temperature,
+    ThinkingFields,
     TokenLogprob,
     TokenUsage,
     TopP,
@@ -46,7 +47,7 @@ CacheRetention = Literal["in_memory", "in-memory", "24h"]  # how `CacheOptions.t
 CacheKey = Annotated[str, Meta(max_length=1024)]  # of requests with a common beginning
 
 
-class ChatCompletionRequest(Struct):
+class ChatCompletionRequest(ThinkingFields, kw_only=True):
     """Body of `/ai/v1/chat/completions`."""
 
     model: str
@@ -93,7 +94,7 @@ class ChatRunInput(ChatCompletionRequest, kw_only=True):
     `prompt` is a user's turn."""
 
     model: str = ""
-    messages: Annotated[list[Message], Meta(max_length=2000)] = []
+    messages: Annotated[list[Message], Meta(max_length=2000)] = field(default_factory=list)
     prompt: Annotated[str, Meta(min_length=1)] | None = None
 
 
@@ -105,6 +106,8 @@ class AssistantMessage(Struct):
     role: Literal["assistant"]
     content: str | None
     tool_calls: list[dict[str, Any]] | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET  # of models that reason, by both of its names
+    reasoning: str | UnsetType = UNSET
     function_call: dict[str, Any] | UnsetType = UNSET  # to requests with `functions`
     refusal: str | None = None
 
@@ -233,6 +236,7 @@ class ModelCard(Struct):
     object: Literal["model"]
     created: int  # Unix seconds
     owned_by: str
+    reasoning: bool = False  # whether it thinks before it answers
 
 
 class ModelList(Struct):

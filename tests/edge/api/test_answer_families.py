@@ -69,7 +69,12 @@ def test_schemas(edge: Deployment) -> None:
     assert properties["max_tokens"]["anyOf"][0]["maximum"] == CONTEXT
     assert [each["required"] for each in native["input"]["oneOf"]] == [["prompt"], ["messages"]]
     assert native["input"]["$defs"]["Message"]["required"] == ["role"]
-    assert set(native["output"]["properties"]) == {"response", "tool_calls", "usage"}
+    assert set(native["output"]["properties"]) == {
+        "reasoning_content",
+        "response",
+        "tool_calls",
+        "usage",
+    }
     chat = schema(CHAT)
     assert chat["input"]["properties"]["max_tokens"]["default"] == 300
     assert "choices" in chat["output"]["properties"]

@@ -208,6 +208,13 @@ DIALECTS = [
         "/v1/messages/count_tokens",
     ),
 ]
+# Those of models that think, which others have no use for.
+OF_THINKERS: dict[str, Any] = {
+    "chat_template_kwargs": {"enable_thinking": False},
+    "reasoning": {"effort": "low", "summary": "auto"},
+    "reasoning_effort": "low",
+    "thinking": {"type": "adaptive"},
+}
 FIELDS = [(dialect, name) for dialect in DIALECTS for name in dialect.fields]
 
 
@@ -238,8 +245,16 @@ def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
         yield deployment
 
 
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    with deployed(tmp_path_factory.mktemp("thinker"), Limits(), thinks=True) as deployment:
+        yield deployment
+
+
 @pytest.mark.parametrize(("dialect", "name"), FIELDS, ids=lambda each: getattr(each, "name", each))
-def test_every_field_of_upstreams_clients(edge: Deployment, dialect: Dialect, name: str) -> None:
+def test_every_field_of_upstreams_clients(
+    edge: Deployment, thinker: Deployment, dialect: Dialect, name: str
+) -> None:
     verdict = dialect.verdict(name)
     assert verdict is not None, f"a new field of upstream's: {name}"
     if not dialect.path:  # needs a model of another kind: its body is decoded all the same
@@ -247,8 +262,14 @@ def test_every_field_of_upstreams_clients(edge: Deployment, dialect: Dialect, na
         return
     path = edge.run_path.partition("/run/")[0] + dialect.path
     kinds = [each for kind in dialect.upstream if (each := hints(kind).get(name)) is not None]
-    given = dialect.works | dialect.least
+    given = OF_THINKERS | dialect.works | dialect.least
     value = given.get(name) if verdict == "works" else example(kinds[0], dialect.neutral(name))
+    if verdict == "works" and name in OF_THINKERS:
+        reply = edge.client.post(path, json=dialect.least | {name: value})
+        assert name in reply.headers[HEADER] or name == "reasoning", (
+            "of a model that does not think"
+        )
+        edge = thinker
     reply = edge.client.post(path, json=dialect.least | {name: value})
     if verdict == "refused":
         assert reply.status_code == (405 if name == "lora" else 400), (value, reply.text)
@@ -411,7 +432,9 @@ def test_values_that_ask_for_nothing_are_taken(edge: Deployment) -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda each: each.name)
-def test_no_dialect_is_silent_about_others_fields(edge: Deployment, dialect: Dialect) -> None:
+def test_no_dialect_is_silent_about_others_fields(
+    edge: Deployment, thinker: Deployment, dialect: Dialect
+) -> None:
     """What servers of open models, and other dialects, have beside them."""
     if not dialect.path:
         return
@@ -428,7 +451,8 @@ def test_no_dialect_is_silent_about_others_fields(edge: Deployment, dialect: Dia
         "modalities": ["audio"],
         "truncation": "auto",
     }.items():
-        reply = edge.client.post(path, json=dialect.least | {name: value})
+        served = thinker if name in OF_THINKERS else edge
+        reply = served.client.post(path, json=dialect.least | {name: value})
         if reply.status_code == 400:
             assert name in reply.text
         else:
@@ -514,12 +538,14 @@ def test_the_format_of_messages_is_held(edge: Deployment, new: bool) -> None:
 def test_no_request_brings_a_template(edge: Deployment) -> None:
     """It would run at the edge: the model's own is used, and the answer says so."""
     evil = "{{ ''.__class__.__mro__ }}"
-    brought: dict[str, Any] = {
-        "chat_template": evil, "template": evil, "chat_template_kwargs": {"chat_template": evil},
-    }  # fmt: skip
+    inside = "chat_template_kwargs.chat_template"
     assert edge.chat().status_code == 200
-    for field, value in brought.items():
+    for field, value, named in (
+        ("chat_template", evil, "chat_template"),
+        ("template", evil, "template"),
+        ("chat_template_kwargs", {"chat_template": evil}, inside),
+    ):
         reply = edge.chat(**{field: value})
-        assert (reply.status_code, reply.headers[HEADER]) == (200, field)
+        assert (reply.status_code, reply.headers[HEADER]) == (200, named)
     prompts = {tuple(submit.prompt_ids) for submit in edge.region.submits[-4:]}
     assert len(prompts) == 1

@@ -55,6 +55,7 @@ def test_a_plain_answer(edge: Deployment) -> None:
         ],
         "parallel_tool_calls": True,
         "previous_response_id": None,
+        "reasoning": {"effort": None, "summary": None},
         "store": True,
         "temperature": 1.0,
         "text": {"format": {"type": "text"}},
@@ -155,7 +156,7 @@ def test_logprobs_when_included(edge: Deployment) -> None:
     reply = create(edge, top_logprobs=1)
     assert reply.json()["output"][0]["content"][0]["logprobs"] == []
     assert reply.headers["x-skerry-ignored"] == "top_logprobs"
-    reply = create(edge, **asked | {"include": [*asked["include"], "reasoning.encrypted_content"]})
+    reply = create(edge, **asked | {"include": [*asked["include"], "file_search_call.results"]})
     assert reply.headers["x-skerry-ignored"] == "include"
 
 

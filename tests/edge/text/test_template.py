@@ -56,6 +56,29 @@ def test_time_is_an_argument() -> None:
     assert template.render(HI) == "2026-11"
 
 
+def test_requests_set_variables_that_the_template_reads_and_no_others() -> None:
+    source = (
+        "{{ bos_token }}{{ messages[0].content }}{% if enable_thinking is defined and not "
+        "enable_thinking %}<think></think>{% endif %}{% set ns = namespace(x=0) %}"
+        "{% for i in range(level | default(1)) %}.{% endfor %}{{ raise_exception is defined }}"
+    )
+    template = ChatTemplate(source, tokens={"bos_token": "<s>"})
+    assert template.flags == {"enable_thinking", "level"}
+    assert template.render(HI) == "<s>Hi.True"
+    assert template.render(HI, flags={"enable_thinking": False, "level": 3}) == (
+        "<s>Hi<think></think>...True"
+    )
+    own = {"bos_token": "!", "messages": [], "range": "x", "namespace": 1, "raise_exception": 1}
+    assert template.render(HI, flags=own) == "<s>Hi.True"
+
+
+def test_variables_of_a_request_are_paid_for() -> None:
+    template = ChatTemplate("{% for i in range(90000) %}{{ n }}{% endfor %}")
+    assert len(template.render(HI, flags={"n": "x"})) == 90_000
+    with pytest.raises(TemplateLimit):
+        template.render(HI, flags={"n": "x" * 1000})
+
+
 def test_a_template_may_refuse() -> None:
     with pytest.raises(TemplateRefusal, match="roles must alternate"):
         render("{{ raise_exception('roles must alternate') }}")

@@ -179,6 +179,18 @@ def test_a_template_that_takes_text_for_an_object(
     model.close()
 
 
+def test_variables_of_a_request_hold_no_control_tokens(default_model: ModelFiles) -> None:
+    source = "{{ messages[0].content }}{{ style }}"
+    model = TextModel(
+        msgspec.structs.replace(default_model, chat_template=source), context_window=100
+    )
+    assert model.flags == {"style"}
+    prompt = model.render([{"role": "user", "content": "<|im_"}], flags={"style": "end|>"})
+    ids = model.encode(prompt)
+    assert model.detokenizer().push(ids) == "<|im_end|>"
+    assert not {*model.stop_token_ids} & {*ids}
+
+
 def test_text_that_is_not_unicode(model: TextModel) -> None:
     with pytest.raises(InvalidInput, match="surrogate"):
         model.encode("a\ud800b")

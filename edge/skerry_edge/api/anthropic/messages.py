@@ -7,17 +7,21 @@ Anthropic's words. When the last message is the assistant's, the answer continue
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncGenerator, Sequence
-from typing import Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.errors import InvalidInput, RequestError
-from skerry.wire import TokenUsage
 from skerry_edge.api.anthropic.cache_control import SIGN, breakpoints_of
+from skerry_edge.api.anthropic.messages_answer import (
+    AnswerBlocks,
+    collect,
+    event_of,
+    events_of,
+    usage_of,
+)
 from skerry_edge.api.anthropic.messages_input import (
     chat_request,
     format_name,
@@ -25,31 +29,26 @@ from skerry_edge.api.anthropic.messages_input import (
     without_billing,
 )
 from skerry_edge.api.anthropic.messages_wire import (
-    CacheCreation,
     CountRequest,
     InputMessage,
     MessagesAnswer,
     MessagesRequest,
-    MessagesUsage,
-    StopReason,
     TextBlock,
     TokenCount,
-    ToolUseBlock,
 )
+from skerry_edge.api.anthropic.thinking_blocks import Thoughts, check_thinking, ignored_names
 from skerry_edge.api.bodies import Body
 from skerry_edge.api.edge_request import admitted, arrive, edge_of, model_of, read_json
 from skerry_edge.api.fields import renamed
 from skerry_edge.api.handler import attended, begin, caller_of, event_stream, with_session
 from skerry_edge.api.openai.chat_job import chat_job
+from skerry_edge.api.thought_seal import ThoughtSeal
 from skerry_edge.api.upstream_fields import MESSAGES
 from skerry_edge.envelopes import JSONBytes, anthropic_error, encode
-from skerry_edge.families.deltas import PartialCall
 from skerry_edge.gate.caller import Caller
 from skerry_edge.gate.job import Job
 from skerry_edge.gate.residency import bound_by_geo
 from skerry_edge.generation.edge import Edge
-from skerry_edge.generation.generation import Choices, Piece
-from skerry_edge.generation.output_items import Change, OutputItems, TextItem
 from skerry_edge.text.prompts import output_limit, tokenised
 from skerry_regions.zones import GLOBAL
 
@@ -74,7 +73,11 @@ async def messages(request: Request) -> Response:
     if line:
         known.trace.add("billing line", 0.0, 0.0, {"line": line})
     is_marked = SIGN in known.content
+    thoughts = _opened(edge, asked, caller)
+    if thoughts.reasons:
+        check_thinking(asked)
     job = await _job(edge, asked, caller, is_marked=is_marked)
+    blocks = AnswerBlocks(thoughts, shows=getattr(asked.thinking, "display", None) != "omitted")
     choices = await begin(request, job)
     says_where = caller.residency is not None or asked.inference_geo is not None
     head = MessagesAnswer(
@@ -85,16 +88,17 @@ async def messages(request: Request) -> Response:
         content=[],
         stop_reason=None,
         stop_sequence=None,
-        usage=_usage(choices.usage(), (caller.residency or GLOBAL) if says_where else UNSET),
+        usage=usage_of(choices.usage(), (caller.residency or GLOBAL) if says_where else UNSET),
     )
     if not asked.stream:
-        return JSONBytes(encode(await attended(request, caller, _collect(choices, head))))
+        whole = collect(choices, head, blocks)
+        return JSONBytes(encode(await attended(request, caller, whole)))
     return event_stream(
         request,
         caller,
         choices,
-        _events(choices, head),
-        lambda exc: _event("error", anthropic_error(exc, caller.request_id)),
+        events_of(choices, head, blocks),
+        lambda exc: event_of("error", anthropic_error(exc, caller.request_id)),
     )
 
 
@@ -106,8 +110,21 @@ async def count_tokens(request: Request) -> Response:
     arrive(request, model_of(edge, asked.model))
     fields["system"], _ = without_billing(asked.system)
     whole = MessagesRequest(**fields, max_tokens=1)
-    job = await _job(edge, whole, caller_of(request))
+    caller = caller_of(request)
+    _opened(edge, whole, caller)
+    job = await _job(edge, whole, caller)
+    admitted(request).ignore(job.ignored)
     return JSONBytes(encode(TokenCount(len(job.submit.prompt_ids))))
+
+
+def _opened(edge: Edge, asked: MessagesRequest, caller: Caller) -> Thoughts:
+    """Open the thoughts of earlier turns, in their place, and return what signs this one's. Raises
+    as `Edge.served` and `Thoughts.open` do."""
+    spec, text = edge.served(asked.model)
+    seal = ThoughtSeal(edge.secret, caller.tenant, spec.id)
+    thoughts = Thoughts(seal, reasons=text.family.reasoning is not None)
+    thoughts.open(asked.messages)
+    return thoughts
 
 
 async def _job(
@@ -122,8 +139,15 @@ async def _job(
         job = await chat_job(edge, chat_request(asked, history), caller, breakpoints)
     except RequestError as error:
         raise renamed(error, {FORMAT: format_name(asked)}) from None
+    job = dataclasses.replace(job, ignored=ignored_names(asked, job.ignored))
     if not opening:
         return job
+    if job.reader is not None and job.reader.is_open:
+        raise InvalidInput(
+            f"Bad input: messages: {job.model.id} thinks before it answers, so the last message "
+            "must not be the assistant's",
+            param="messages",
+        )
     if wanted_format(asked) is not None:
         raise InvalidInput(
             f"Bad input: {format_name(asked)}: the answer follows it from its beginning on, so "
@@ -150,110 +174,3 @@ def _opening(message: InputMessage) -> str:
             param="messages",
         )
     return "".join(block.text for block in message.content if isinstance(block, TextBlock))
-
-
-async def _collect(choices: Choices, head: MessagesAnswer) -> MessagesAnswer:
-    items = OutputItems()
-    last = Piece([])
-    try:
-        async for _, piece in choices.pieces():
-            items.add(piece)
-            last = piece
-    finally:
-        choices.close()
-    items.close()
-    return msgspec.structs.replace(
-        head,
-        content=[_block(item) for item in items.all],
-        stop_reason=_stop_reason(last),
-        stop_sequence=last.matched_stop,
-        usage=_usage(choices.usage(), head.usage.inference_geo),
-    )
-
-
-def _block(item: TextItem | PartialCall) -> TextBlock | ToolUseBlock:
-    if isinstance(item, TextItem):
-        return TextBlock(item.text)
-    try:
-        arguments = msgspec.json.decode(item.arguments, type=dict[str, Any])
-    except msgspec.DecodeError:  # it ran out of tokens within them: `stop_reason` says so
-        arguments = {}
-    return ToolUseBlock(item.id, item.name, arguments)
-
-
-async def _events(choices: Choices, head: MessagesAnswer) -> AsyncGenerator[bytes, None]:
-    """Yield Anthropic's events, one write per step."""
-    yield _told({"type": "message_start", "message": head})
-    items = OutputItems()
-    async for _, piece in choices.pieces():
-        event = _changed(items, items.add(piece))
-        if piece.finish_reason is not None:
-            end = {"stop_reason": _stop_reason(piece), "stop_sequence": piece.matched_stop}
-            usage = _usage(choices.usage(), head.usage.inference_geo)
-            event += _changed(items, items.close())
-            event += _told({"type": "content_block_stop", "index": len(items.all) - 1})
-            event += _told({"type": "message_delta", "delta": end, "usage": usage})
-            event += _told({"type": "message_stop"})
-        if event:
-            yield event
-
-
-def _changed(items: OutputItems, changes: Sequence[Change]) -> bytes:
-    told = b""
-    for change in changes:
-        index, item = change.index, items.all[change.index]
-        if change.begins:
-            if index:
-                told += _told({"type": "content_block_stop", "index": index - 1})
-            begun = (
-                TextBlock("")
-                if isinstance(item, TextItem)
-                else ToolUseBlock(item.id, item.name, {})
-            )
-            told += _told({"type": "content_block_start", "index": index, "content_block": begun})
-        delta = {"type": "text_delta", "text": change.text}
-        if isinstance(item, PartialCall):
-            delta = {"type": "input_json_delta", "partial_json": change.arguments}
-        if change.text or change.arguments:
-            told += _told({"type": "content_block_delta", "index": index, "delta": delta})
-    return told
-
-
-def _told(data: dict[str, Any]) -> bytes:
-    return _event(data["type"], encode(data))
-
-
-def _event(name: str, data: bytes) -> bytes:
-    return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
-
-
-def _stop_reason(last: Piece) -> StopReason:
-    if last.matched_stop is not None:
-        return "stop_sequence"
-    if last.finish_reason == "tool_calls":
-        return "tool_use"
-    return "max_tokens" if last.finish_reason == "length" else "end_turn"
-
-
-def _usage(usage: TokenUsage, geo: str | UnsetType) -> MessagesUsage:
-    """Return a request's usage in Anthropic's words, and the zone that it was bound to."""
-    details = usage.prompt_tokens_details
-    if isinstance(details.cache_write_tokens, UnsetType):
-        return MessagesUsage(
-            input_tokens=usage.prompt_tokens - details.cached_tokens,
-            cache_creation_input_tokens=0,
-            cache_read_input_tokens=details.cached_tokens,
-            output_tokens=usage.completion_tokens,
-            inference_geo=geo,
-        )
-    written, by_ttl = details.cache_write_tokens, details.cache_write_tokens_details or {}
-    for_an_hour = by_ttl.get("ttl_1h_tokens", 0)
-    return MessagesUsage(
-        input_tokens=usage.prompt_tokens - details.cached_tokens - written,
-        cache_creation_input_tokens=written,
-        cache_read_input_tokens=details.cached_tokens,
-        output_tokens=usage.completion_tokens,
-        inference_geo=geo,
-        cache_creation=CacheCreation(written - for_an_hour, for_an_hour),
-        cache_lapsed_input_tokens=details.cache_lapsed_tokens,
-    )

@@ -14,6 +14,9 @@ from skerry_edge.api.anthropic.messages_wire import (
     MessagesRequest,
     OutputSchema,
     TextBlock,
+    ThinkingAdaptive,
+    ThinkingBlock,
+    ThinkingEnabled,
     ToolResultBlock,
     ToolUseBlock,
 )
@@ -26,6 +29,7 @@ MAX_BILLING: Final = 256  # characters of it that are noted
 
 def chat_request(asked: MessagesRequest, history: Sequence[InputMessage]) -> ChatCompletionRequest:
     """Return the chat completion that answers a conversation."""
+    wanted = asked.thinking
     return ChatCompletionRequest(
         model=asked.model,
         messages=turns_of(asked.system, history),
@@ -38,6 +42,9 @@ def chat_request(asked: MessagesRequest, history: Sequence[InputMessage]) -> Cha
         tools=[_function(tool, f"tools[{i}]") for i, tool in enumerate(asked.tools or ())],
         tool_choice=_tool_choice(asked.tool_choice),
         parallel_tool_calls=not (asked.tool_choice or {}).get("disable_parallel_tool_use", False),
+        enable_thinking=isinstance(wanted, ThinkingEnabled | ThinkingAdaptive),
+        thinking_token_budget=wanted.budget_tokens if isinstance(wanted, ThinkingEnabled) else None,
+        reasoning_effort=asked.output_config.effort if asked.output_config else None,
     )
 
 
@@ -132,8 +139,11 @@ def _turns(message: InputMessage) -> list[Message]:
     ]
     text = "\n".join(block.text for block in message.content if isinstance(block, TextBlock))
     calls = [_tool_call(block) for block in message.content if isinstance(block, ToolUseBlock)]
+    thoughts = [block.thinking for block in message.content if isinstance(block, ThinkingBlock)]
+    thought = "\n".join(filter(None, thoughts)) or None
     if text or calls or not results:
-        results.append(Message(message.role, text, tool_calls=calls or None))
+        turn = Message(message.role, text, tool_calls=calls or None, reasoning_content=thought)
+        results.append(turn)
     return results
 
 

@@ -30,13 +30,41 @@ class TextBlock(Struct, tag="text", tag_field="type"):
 
 
 class ThinkingBlock(Struct, tag="thinking", tag_field="type"):
-    """What an earlier answer thought; not shown to the model again."""
+    """What was thought before the answer; without a text where that is left out."""
 
     thinking: str = ""
+    signature: str = ""
 
 
 class RedactedThinkingBlock(Struct, tag="redacted_thinking", tag_field="type"):
+    """A thought that is not shown: `data` is as a signature."""
+
     data: str = ""
+
+
+Display = Literal["summarized", "omitted"]
+
+
+class ThinkingEnabled(Struct, tag="enabled", tag_field="type"):
+    budget_tokens: Annotated[int, Meta(ge=1024, le=MAX_OUTPUT_TOKENS)]
+    display: Display | None = None
+
+
+class ThinkingAdaptive(Struct, tag="adaptive", tag_field="type"):
+    """The model thinks as long as it likes, or as `output_config.effort` says."""
+
+    display: Display | None = None
+
+
+class ThinkingDisabled(Struct, tag="disabled", tag_field="type"):
+    pass
+
+
+class ThinkingBetweenTools(Struct, tag="between_tools", tag_field="type"):
+    pass
+
+
+ThinkingConfig = ThinkingEnabled | ThinkingAdaptive | ThinkingDisabled | ThinkingBetweenTools
 
 
 class ToolUseBlock(Struct, tag="tool_use", tag_field="type"):
@@ -74,6 +102,7 @@ class OutputSchema(Struct):
 
 class OutputConfig(Struct):
     format: OutputSchema | None = None
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
 
 
 class CountRequest(Struct, kw_only=True):
@@ -86,6 +115,7 @@ class CountRequest(Struct, kw_only=True):
     tools: list[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None
     output_config: OutputConfig | None = None
+    thinking: ThinkingConfig | None = None
     output_format: OutputSchema | None = None  # as it was called before
     cache_control: CacheControl | None = None  # of the whole prompt
 
@@ -114,6 +144,10 @@ class CacheCreation(Struct):
     ephemeral_1h_input_tokens: int
 
 
+class ThinkingTokens(Struct):
+    thinking_tokens: int
+
+
 class MessagesUsage(Struct):
     """Unlike in the other dialects, `input_tokens` leaves out what was cached before, and what is
     now."""
@@ -126,6 +160,7 @@ class MessagesUsage(Struct):
     cache_creation: CacheCreation | UnsetType = UNSET  # of requests with `cache_control`
     cache_lapsed_input_tokens: int | UnsetType = UNSET
     """Tokens kept for earlier requests whose time ended for these: the account's share is full."""
+    output_tokens_details: ThinkingTokens | UnsetType = UNSET  # of models that think
 
 
 class MessagesAnswer(Struct):
@@ -133,7 +168,7 @@ class MessagesAnswer(Struct):
     type: Literal["message"]
     role: Literal["assistant"]
     model: str
-    content: list[TextBlock | ToolUseBlock]
+    content: list[TextBlock | ThinkingBlock | ToolUseBlock]
     stop_reason: StopReason | None
     stop_sequence: str | None
     usage: MessagesUsage

@@ -15,6 +15,7 @@ from skerry.wire.openai import ModelCard, ModelList
 from skerry_edge.api.edge_request import edge_of, principal_of
 from skerry_edge.envelopes import JSONBytes, encode, envelope, page_info
 from skerry_edge.gate.grants import check_model, may_run
+from skerry_edge.generation.edge import Edge
 from skerry_edge.whole_numbers import whole_number
 from skerry_regions.models.catalog import ModelSpec
 
@@ -47,7 +48,10 @@ async def search_models(request: Request) -> Response:
     page = _positive(query.get("page"), 1, MAX_PAGE, "page")
     per_page = _positive(query.get("per_page"), DEFAULT_PER_PAGE, MAX_PER_PAGE, "per_page")
     filters = [query.get(name, "") for name in ("search", "task", "author")]
-    items = [_item(name, spec) for name, spec in _names(request) if _matches(name, spec, *filters)]
+    edge = edge_of(request)
+    items = [
+        _item(edge, name, spec) for name, spec in _names(request) if _matches(name, spec, *filters)
+    ]
     shown = items[(page - 1) * per_page : page * per_page]
     return JSONBytes(
         encode(
@@ -76,16 +80,18 @@ async def search_tasks(request: Request) -> Response:
 
 async def list_models(request: Request) -> Response:
     """Handle `GET …/v1/models`."""
-    cards = [_card(name, spec) for name, spec in _names(request)]
+    edge = edge_of(request)
+    cards = [_card(edge, name, spec) for name, spec in _names(request)]
     return JSONBytes(encode(ModelList("list", cards)))
 
 
 async def get_model(request: Request) -> Response:
     """Handle `GET …/v1/models/{id}`. The id keeps the name that was requested."""
     name = request.path_params["model"]
-    spec = edge_of(request).spec(name)
+    edge = edge_of(request)
+    spec = edge.spec(name)
     check_model(spec, principal_of(request).models)
-    return JSONBytes(encode(_card(name, spec)))
+    return JSONBytes(encode(_card(edge, name, spec)))
 
 
 def _names(request: Request) -> Iterator[tuple[str, ModelSpec]]:
@@ -96,8 +102,19 @@ def _names(request: Request) -> Iterator[tuple[str, ModelSpec]]:
             yield from ((name, spec) for name in (spec.id, *spec.aliases))
 
 
-def _card(name: str, spec: ModelSpec) -> ModelCard:
-    return ModelCard(name, "model", int(_created(spec).timestamp()), _author(name))
+def _card(edge: Edge, name: str, spec: ModelSpec) -> ModelCard:
+    created = int(_created(spec).timestamp())
+    return ModelCard(name, "model", created, _author(name), _reasons(edge, spec))
+
+
+def _abilities(edge: Edge, spec: ModelSpec) -> list[str]:
+    thinks = ["reasoning"] if _reasons(edge, spec) else []
+    return [*dict.fromkeys([*spec.capabilities, *thinks])]
+
+
+def _reasons(edge: Edge, spec: ModelSpec) -> bool:
+    text = edge.texts.get(spec.id)
+    return text is not None and text.family.reasoning is not None
 
 
 def _author(name: str) -> str:
@@ -112,7 +129,7 @@ def _matches(name: str, spec: ModelSpec, search: str, task: str, author: str) ->
     return search.lower() in name.lower()
 
 
-def _item(name: str, spec: ModelSpec) -> dict[str, Any]:
+def _item(edge: Edge, name: str, spec: ModelSpec) -> dict[str, Any]:
     """Return one model as upstream lists it: property values are strings, prices a list."""
     return {
         "id": str(uuid.uuid5(uuid.NAMESPACE_URL, name)),
@@ -126,7 +143,7 @@ def _item(name: str, spec: ModelSpec) -> dict[str, Any]:
             {"property_id": "context_window", "value": str(spec.context_window)},
             {"property_id": "price", "value": _prices(spec)},
             *_encoder_properties(spec),
-            *({"property_id": each, "value": "true"} for each in spec.capabilities),
+            *({"property_id": each, "value": "true"} for each in _abilities(edge, spec)),
         ],
     }
 

@@ -19,6 +19,7 @@ from skerry_edge.text.prompts import (
     output_limit,
     sampling,
 )
+from skerry_edge.text.thinking import thinking
 from skerry_regions.wire.pins import Pin
 
 
@@ -38,17 +39,20 @@ async def chat_job(
             "Bad input: top_logprobs: only where logprobs is true", param="top_logprobs"
         )
     plan, messages, tools = None, asked.messages, None
+    is_strict = asked.options is not None and bool(asked.options.strict)
+    wanted = thinking(asked, text, is_strict=is_strict) if asked.says_thinking else None
+    flags = None if wanted is None else wanted.flags
     if not is_plain(asked, asked.messages):
-        is_strict = asked.options is not None and bool(asked.options.strict)
         desk = edge.desk.of(caller.tenant)
         plan = await edge.planner.plan(desk, text, asked, is_strict=is_strict)
         messages, tools = with_tools(plan.family, asked.messages, plan.box)
     prompt_ids = await chat_prompt(
-        text, spec, messages, edge.limits, edge.desk, caller.tenant, tools
+        text, spec, messages, edge.limits, edge.desk, caller.tenant, tools, flags
     )
     pins: tuple[Pin, ...] = ()
     if breakpoints:
-        pins = await pins_of(edge, text, caller, plan, asked.messages, prompt_ids, breakpoints)
+        turns = asked.messages
+        pins = await pins_of(edge, text, caller, plan, flags, turns, prompt_ids, breakpoints)
     param = "max_tokens" if asked.max_completion_tokens is None else "max_completion_tokens"
     limit = output_limit(
         asked.max_completion_tokens or asked.max_tokens, len(prompt_ids), spec, edge.limits, param
@@ -74,4 +78,5 @@ async def chat_job(
         plan=plan,
         is_seeded=asked.seed is not None,
         pins=pins,
+        thinking=wanted,
     )

@@ -3,9 +3,9 @@ messages, and the older `prompt_cache_retention`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -69,6 +69,7 @@ async def pins_of(
     text: TextModel,
     caller: Caller,
     plan: OutputPlan | None,
+    flags: Mapping[str, Any] | None,
     turns: Turns,
     prompt_ids: Sequence[int],
     breakpoints: Breakpoints,
@@ -81,9 +82,9 @@ async def pins_of(
 
     def lay_out(turns: Turns) -> Prompt:
         if plan is None:
-            return text.render(turns)
+            return text.render(turns, flags=flags)
         turns, tools = with_tools(plan.family, turns, plan.box)
-        return text.render(turns, tools=tools)
+        return text.render(turns, tools=tools, flags=flags)
 
     def find() -> tuple[Pin, ...]:
         return pins_at(

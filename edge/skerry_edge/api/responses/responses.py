@@ -44,6 +44,7 @@ from skerry_edge.api.responses.responses_input import (
     breakpoints_of,
     chat_request,
     left_out,
+    open_thoughts,
     turns_of,
 )
 from skerry_edge.api.responses.responses_items import conversation_ids, input_ids, listed
@@ -54,6 +55,7 @@ from skerry_edge.api.responses.responses_wire import (
     InputTokensRequest,
     ResponsesRequest,
 )
+from skerry_edge.api.thought_seal import ThoughtSeal
 from skerry_edge.api.upstream_fields import RESPONSES
 from skerry_edge.envelopes import JSONBytes, encode
 from skerry_edge.gate.caller import Caller
@@ -64,6 +66,7 @@ from skerry_edge.text.breakpoints import Breakpoints
 
 # What chat completions call a field, and what it is called here.
 FIELDS = {
+    "reasoning_effort": "reasoning.effort",
     "max_completion_tokens": "max_output_tokens",
     "messages": "input",
     "response_format.json_schema": "text.format",
@@ -87,6 +90,7 @@ async def create(request: Request) -> Response:
     caller = caller_of(request)
     admitted(request).ignore(left_out(asked))
     arrive(request, model_of(edge, asked.model))
+    seal = _opened(edge, asked, caller)
     goes_on = asked.previous_response_id is not None or (warms and asked.instructions)
     turns = [] if asked.input == [] and goes_on else turns_of(asked)
     ids = input_ids(asked.input, caller.request_id)
@@ -111,6 +115,7 @@ async def create(request: Request) -> Response:
             asked, job.submit.sampling, f"resp_{caller.request_id}", int(edge.wall_clock())
         ),
         stored=asked.store is not False and edge.responses is not None,
+        seal=seal,
         call=call,
     )
     if not asked.stream and call is None:
@@ -132,11 +137,13 @@ async def count_tokens(request: Request) -> Response:
     fields = {name: getattr(asked, name) for name in InputTokensRequest.__struct_fields__}
     caller = caller_of(request)
     arrive(request, model_of(edge, asked.model))
+    _opened(edge, asked, caller)
     turns, previous = turns_of(asked), await _previous(edge, caller.tenant, asked)
     if previous is not None:
         turns = previous.messages + turns
     whole = ResponsesRequest(**fields, max_output_tokens=1)
     job = await _job(edge, chat_request(whole, turns), caller)
+    admitted(request).ignore(job.ignored)
     return JSONBytes(encode(InputTokens(len(job.submit.prompt_ids))))
 
 
@@ -170,6 +177,15 @@ async def delete(request: Request) -> Response:
     return JSONBytes(encode(DeletedResponse(id)))
 
 
+def _opened(edge: Edge, asked: InputTokensRequest, caller: Caller) -> ThoughtSeal:
+    """Open the thoughts of the input, in their place, and return what seals this answer's. Raises
+    as `Edge.served` and `open_thoughts` do."""
+    spec, text = edge.served(asked.model)
+    seal = ThoughtSeal(edge.secret, caller.tenant, spec.id)
+    open_thoughts(asked, None if text.family.reasoning is None else seal)
+    return seal
+
+
 async def _job(
     edge: Edge,
     asked: ChatCompletionRequest,
@@ -179,15 +195,16 @@ async def _job(
     """Return what chat completions make of it; what they refuse is reported by the names used
     here."""
     try:
-        return await chat_job(edge, asked, caller, breakpoints)
+        job = await chat_job(edge, asked, caller, breakpoints)
     except RequestError as error:
         raise renamed(error, FIELDS) from None
+    return replace(job, ignored=tuple(FIELDS.get(name, name) for name in job.ignored))
 
 
 def _warming(job: Job) -> Job:
     """Return a job of the same prompt, whose output is the least that there is."""
     least = msgspec.structs.replace(job.submit.sampling, max_tokens=1, min_tokens=0)
-    submit = msgspec.structs.replace(job.submit, sampling=least, grammar=None)
+    submit = msgspec.structs.replace(job.submit, sampling=least, grammar=None, reasoning=None)
     return replace(job, submit=submit, reader=None)
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from skerry.errors import SkerryError, Unavailable
 from skerry.wire import Message, TokenUsage
+from skerry_edge.api.responses.reasoning_items import ended, reasoning_item, told_of
 from skerry_edge.api.responses.recent import SocketCall
 from skerry_edge.api.responses.responses_items import output_ids
 from skerry_edge.api.responses.responses_wire import (
@@ -19,6 +20,9 @@ from skerry_edge.api.responses.responses_wire import (
     OutputMessage,
     OutputText,
     OutputTokensDetails,
+    ReasoningEcho,
+    ReasoningOptions,
+    ReasoningOutput,
     ResponseObject,
     ResponsesRequest,
     ResponsesUsage,
@@ -26,11 +30,12 @@ from skerry_edge.api.responses.responses_wire import (
     TextFormat,
     TextOptions,
 )
+from skerry_edge.api.thought_seal import ThoughtSeal
 from skerry_edge.envelopes import encode
 from skerry_edge.families.deltas import PartialCall
 from skerry_edge.generation.edge import Edge
 from skerry_edge.generation.generation import Choices, Piece
-from skerry_edge.generation.output_items import Change, OutputItems, TextItem
+from skerry_edge.generation.output_items import Change, OutputItems, ReasoningItem, TextItem
 from skerry_edge.ledger.responses_store import StoredResponse
 from skerry_regions.wire.protocol import Sampling
 
@@ -46,19 +51,28 @@ class Draft:
     residency: str | None  # zone that the conversation is bound to
     response: ResponseObject
     stored: bool
+    seal: ThoughtSeal
     call: SocketCall | None = None  # that it answers
     items: OutputItems = field(default_factory=OutputItems)
 
-    def item(self, index: int, status: Status) -> OutputMessage | FunctionCall:
+    @property
+    def is_summed(self) -> bool:
+        """Return whether thoughts are told as summaries too."""
+        return self.response.reasoning.summary is not None
+
+    def item(self, index: int, status: Status) -> OutputMessage | ReasoningOutput | FunctionCall:
         item = self.items.all[index]
+        identity = self.response.id.removeprefix("resp_") + (f"-{index}" if index else "")
         if isinstance(item, PartialCall):
             arguments = "" if status == "in_progress" else item.arguments
             return FunctionCall(f"fc_{item.id}", item.id, item.name, arguments, status)
+        if isinstance(item, ReasoningItem):
+            id, is_summed = f"rs_{identity}", self.is_summed
+            return reasoning_item(id, item.text, status, self.seal, is_summed=is_summed)
         content = [] if status == "in_progress" else [_part(item)]
-        identity = self.response.id.removeprefix("resp_")
-        return OutputMessage(f"msg_{identity}" + (f"-{index}" if index else ""), status, content)
+        return OutputMessage(f"msg_{identity}", status, content)
 
-    def output(self, status: Status) -> list[OutputMessage | FunctionCall]:
+    def output(self, status: Status) -> list[OutputMessage | ReasoningOutput | FunctionCall]:
         """Return all items; only the last one can be incomplete."""
         last = len(self.items.all) - 1
         return [
@@ -127,6 +141,7 @@ def begun(asked: ResponsesRequest, sampling: Sampling, id: str, created_at: int)
         output=[],
         parallel_tool_calls=asked.parallel_tool_calls is not False,
         previous_response_id=asked.previous_response_id,
+        reasoning=_reasoning(asked.reasoning),
         store=asked.store is not False,
         temperature=sampling.temperature,
         text=asked.text if asked.text and asked.text.format else TextOptions(TextFormat("text")),
@@ -134,6 +149,13 @@ def begun(asked: ResponsesRequest, sampling: Sampling, id: str, created_at: int)
         tools=asked.tools or [],
         top_p=sampling.top_p,
     )
+
+
+def _reasoning(asked: ReasoningOptions | None) -> ReasoningEcho:
+    """Return what a request says of reasoning, as the answer repeats it."""
+    if asked is None:
+        return ReasoningEcho(None, None)
+    return ReasoningEcho(asked.effort, asked.summary or asked.generate_summary)
 
 
 async def collect(choices: Choices, draft: Draft) -> bytes:
@@ -214,6 +236,12 @@ def _told(draft: Draft, events: Events, changes: Sequence[Change]) -> bytes:
                     delta=change.arguments,
                 )
             continue
+        if isinstance(begun, ReasoningOutput):
+            told += told_of(
+                events.frame, begun.id, index, change.text,
+                begins=change.begins, is_summed=draft.is_summed,
+            )  # fmt: skip
+            continue
         if change.begins:
             told += events.frame("response.content_part.added", **part, part=OutputText(""))
         if change.text or change.logprobs:
@@ -226,7 +254,9 @@ def _told(draft: Draft, events: Events, changes: Sequence[Change]) -> bytes:
 def _ended(draft: Draft, events: Events, index: int, status: Status) -> bytes:
     item = draft.item(index, status)
     place = {"item_id": item.id, "output_index": index}
-    if isinstance(item, FunctionCall):
+    if isinstance(item, ReasoningOutput):
+        told = ended(events.frame, item, index)
+    elif isinstance(item, FunctionCall):
         told = events.frame(
             "response.function_call_arguments.done",
             **place,
@@ -252,7 +282,7 @@ def _status(last: Piece) -> Status:
 
 
 def _usage(usage: TokenUsage) -> ResponsesUsage:
-    details = usage.prompt_tokens_details
+    details, said = usage.prompt_tokens_details, usage.completion_tokens_details
     return ResponsesUsage(
         input_tokens=usage.prompt_tokens,
         input_tokens_details=InputTokensDetails(
@@ -262,6 +292,6 @@ def _usage(usage: TokenUsage) -> ResponsesUsage:
             details.cache_lapsed_tokens,
         ),
         output_tokens=usage.completion_tokens,
-        output_tokens_details=OutputTokensDetails(0),
+        output_tokens_details=OutputTokensDetails(said.reasoning_tokens if said else 0),
         total_tokens=usage.total_tokens,
     )

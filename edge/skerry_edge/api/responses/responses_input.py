@@ -19,9 +19,30 @@ from skerry_edge.api.responses.responses_wire import (
     ResponsesRequest,
     TextFormat,
 )
+from skerry_edge.api.thought_seal import ThoughtSeal
 from skerry_edge.text.breakpoints import Breakpoint
 
 WITH_LOGPROBS = "message.output_text.logprobs"  # of `include`
+WITH_SEALED = "reasoning.encrypted_content"  # of `include`: sealed thoughts are always there
+
+
+def open_thoughts(asked: InputTokensRequest, seal: ThoughtSeal | None) -> None:
+    """Put what was thought into the reasoning items of the input, and nothing where it is not for
+    this model; without a seal it has no thoughts. Raises `InvalidInput` for a sealed one that is
+    not as it was returned."""
+    if isinstance(asked.input, str):
+        return
+    for number, item in enumerate(asked.input):
+        if item.type != "reasoning":
+            continue
+        if seal is None:
+            item.content, item.summary = "", None
+        elif item.encrypted_content:
+            if (opened := seal.open(item.encrypted_content)) is None:
+                place = f"input[{number}].encrypted_content"
+                raise InvalidInput(f"Bad input: {place}: could not be verified", param=place)
+            thought, is_own = opened
+            item.content = thought if is_own else ""
 
 
 def turns_of(asked: InputTokensRequest) -> list[Message]:
@@ -31,18 +52,25 @@ def turns_of(asked: InputTokensRequest) -> list[Message]:
 
 def _turns(given: str | Sequence[InputItem]) -> list[Message]:
     """Return the input's items as messages; calls of tools in a row are one turn of the
-    assistant's."""
+    assistant's, and a thought is part of the turn that follows."""
     if isinstance(given, str):
         return [Message("user", given)]
     turns: list[Message] = []
+    thought: str | None = None
     for number, item in enumerate(given):
         place = f"input[{number}]"
         match item.type:
             case "message":
-                turns.append(Message(_role(item, place), _text(item.content, f"{place}.content")))
+                turn = Message(_role(item, place), _text(item.content, f"{place}.content"))
+                if turn.role == "assistant":
+                    turn.reasoning_content = thought
+                thought = None
+                turns.append(turn)
             case "function_call":
-                if not turns or not turns[-1].tool_calls:
-                    turns.append(Message("assistant", "", tool_calls=[]))
+                if not turns or not turns[-1].tool_calls or thought is not None:
+                    called = Message("assistant", "", tool_calls=[], reasoning_content=thought)
+                    turns.append(called)
+                    thought = None
                 calls = turns[-1].tool_calls
                 if calls is not None:
                     calls.append(_tool_call(item, place))
@@ -51,7 +79,8 @@ def _turns(given: str | Sequence[InputItem]) -> list[Message]:
                 output = _text(item.output, f"{place}.output")
                 turns.append(Message("tool", output, tool_call_id=call_id))
             case "reasoning":
-                pass  # what an earlier answer thought is not shown to the model again
+                said = item.summary if item.content is None else item.content
+                thought = _text(said or "", f"{place}.content") or None
             case other:
                 raise InvalidInput(
                     f"Bad input: {place}.type: {other[:40]!r} items are not supported",
@@ -143,13 +172,15 @@ def chat_request(asked: ResponsesRequest, conversation: Sequence[Message]) -> Ch
         tools=[_function(tool, f"tools[{i}]") for i, tool in enumerate(asked.tools or ())],
         tool_choice=_tool_choice(asked.tool_choice),
         parallel_tool_calls=asked.parallel_tool_calls,
+        reasoning_effort=asked.reasoning.effort if asked.reasoning else None,
     )
 
 
 def left_out(asked: ResponsesRequest) -> list[str]:
     """Return the fields whose values change nothing here."""
     included = asked.include or []
-    unused = ["include"] if any(each != WITH_LOGPROBS for each in included) else []
+    known = (WITH_LOGPROBS, WITH_SEALED)
+    unused = ["include"] if any(each not in known for each in included) else []
     return unused + (
         ["top_logprobs"] if asked.top_logprobs and WITH_LOGPROBS not in included else []
     )

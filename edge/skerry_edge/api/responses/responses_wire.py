@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from skerry.wire import CacheBreakpoint, MaxTokens, Temperature, TokenLogprob, TopP
+from skerry.wire import CacheBreakpoint, MaxTokens, ReasoningEffort, Temperature, TokenLogprob, TopP
 from skerry.wire.openai import CacheKey, CacheOptions, CacheRetention
 
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
@@ -33,6 +33,8 @@ class InputItem(Struct):
     name: str | None = None
     arguments: str | None = None
     output: str | list[ContentPart] | None = None
+    summary: list[ContentPart] | None = None
+    encrypted_content: str | None = None
 
 
 class TextFormat(Struct, omit_defaults=True):
@@ -49,6 +51,24 @@ class TextOptions(Struct):
     format: TextFormat | None = None
 
 
+Summary = Literal["auto", "concise", "detailed"]
+
+
+class ReasoningOptions(Struct):
+    """How much is thought before the answer, and whether it is told as a summary too."""
+
+    effort: ReasoningEffort | None = None
+    summary: Summary | None = None
+    generate_summary: Summary | None = None  # the older name
+
+
+class ReasoningEcho(Struct):
+    """What of it an answer repeats."""
+
+    effort: ReasoningEffort | None
+    summary: Summary | None
+
+
 class InputTokensRequest(Struct, kw_only=True):
     """Body of `/ai/v1/responses/input_tokens`, and the part of a `ResponsesRequest` that is read by
     the model."""
@@ -61,6 +81,7 @@ class InputTokensRequest(Struct, kw_only=True):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
+    reasoning: ReasoningOptions | None = None
 
 
 class ResponsesRequest(InputTokensRequest, kw_only=True):
@@ -100,6 +121,24 @@ class OutputMessage(Struct, tag="message", tag_field="type"):
     status: Status
     content: list[OutputText]
     role: Literal["assistant"] = "assistant"
+
+
+class SummaryText(Struct, tag="summary_text", tag_field="type"):
+    text: str
+
+
+class ReasoningText(Struct, tag="reasoning_text", tag_field="type"):
+    text: str
+
+
+class ReasoningOutput(Struct, tag="reasoning", tag_field="type"):
+    """What was thought before the answer."""
+
+    id: str
+    summary: list[SummaryText]
+    content: list[ReasoningText]
+    encrypted_content: str | None
+    status: Status
 
 
 class FunctionCall(Struct, tag="function_call", tag_field="type"):
@@ -147,9 +186,10 @@ class ResponseObject(Struct, kw_only=True):
     max_output_tokens: int | None
     metadata: dict[str, str]
     model: str
-    output: list[OutputMessage | FunctionCall]
+    output: list[OutputMessage | ReasoningOutput | FunctionCall]
     parallel_tool_calls: bool
     previous_response_id: str | None
+    reasoning: ReasoningEcho
     store: bool
     temperature: float
     text: TextOptions

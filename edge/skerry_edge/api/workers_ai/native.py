@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
 
 import msgspec
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -54,6 +56,7 @@ from skerry_edge.text.prompts import (
     sampling,
     text_prompt,
 )
+from skerry_edge.text.thinking import Thinking, thinking
 from skerry_regions.models.catalog import ModelSpec
 
 # Events of one token would reveal its length to who watches the encrypted stream.
@@ -115,11 +118,14 @@ async def answer(
     options = options or asked.options
     caller = caller_of(request, options)
     plan = None
+    is_strict = options is not None and bool(options.strict)
+    wanted = None
+    if asked.says_thinking:
+        wanted = thinking(asked, text, is_strict=is_strict, is_raw=bool(asked.raw))
     if not is_plain(asked, asked.messages or ()):
-        is_strict = options is not None and bool(options.strict)
         desk = edge.desk.of(caller.tenant)
         plan = await edge.planner.plan(desk, text, asked, is_strict=is_strict)
-    job = await _job(edge, spec, text, asked, plan, caller)
+    job = await _job(edge, spec, text, asked, plan, wanted, caller)
     choices = await begin(request, job)
     if not asked.stream:
         is_json = plan is not None and plan.wanted is not None and plan.wanted.is_json
@@ -140,12 +146,14 @@ async def _job(
     text: TextModel,
     asked: TextGenerationInput,
     plan: OutputPlan | None,
+    wanted: Thinking | None,
     caller: Caller,
 ) -> Job:
     """Check everything a caller can get wrong, and tokenise."""
     if asked.lora is not None:
         raise LoraNotSupported(f"The model {spec.id} does not support LoRA.", param="lora")
-    prompt_ids = await _prompt_ids(edge, spec, text, asked, plan, caller.tenant)
+    flags = None if wanted is None else wanted.flags
+    prompt_ids = await _prompt_ids(edge, spec, text, asked, plan, flags, caller.tenant)
     limit = output_limit(asked.max_tokens, len(prompt_ids), spec, edge.limits)
     style = sampling(
         asked,
@@ -157,16 +165,9 @@ async def _job(
     )
     is_seeded = asked.seed is not None
     return job_of(
-        caller,
-        spec,
-        text,
-        prompt_ids,
-        style,
-        stop=asked.stop,
-        plan=plan,
-        is_seeded=is_seeded,
-        is_raw=bool(asked.raw),
-    )
+        caller, spec, text, prompt_ids, style,
+        stop=asked.stop, plan=plan, is_seeded=is_seeded, thinking=wanted, is_raw=bool(asked.raw),
+    )  # fmt: skip
 
 
 async def _prompt_ids(
@@ -175,6 +176,7 @@ async def _prompt_ids(
     text: TextModel,
     asked: TextGenerationInput,
     plan: OutputPlan | None,
+    flags: Mapping[str, Any] | None,
     tenant: str,
 ) -> list[int]:
     """Return the prompt's ids: `prompt` is a user's turn and `messages` a conversation, unless
@@ -185,13 +187,13 @@ async def _prompt_ids(
             f"Bad input: exactly one of 'prompt' and 'messages' is required, got {got}"
         )
     turns = asked.messages
-    if turns is None and plan is not None and plan.has_calls and not asked.raw:
+    if turns is None and (flags or (plan is not None and plan.has_calls)):
         turns = [Message("user", asked.prompt)]
     if turns is not None and not asked.raw:
-        if plan is None:
-            return await chat_prompt(text, spec, turns, edge.limits, edge.desk, tenant)
-        messages, tools = with_tools(plan.family, turns, plan.box)
-        return await chat_prompt(text, spec, messages, edge.limits, edge.desk, tenant, tools)
+        tools = None
+        if plan is not None:
+            turns, tools = with_tools(plan.family, turns, plan.box)
+        return await chat_prompt(text, spec, turns, edge.limits, edge.desk, tenant, tools, flags)
     prompt = asked.prompt or "\n".join(map(content_text, asked.messages or ()))
     return await text_prompt(
         text, spec, prompt, edge.limits, edge.desk, tenant, raw=bool(asked.raw)
@@ -201,12 +203,15 @@ async def _prompt_ids(
 async def _collect(choices: Choices, *, is_json: bool) -> TextGenerationOutput:
     try:
         calls = Calls()
-        response = ""
+        response = thought = ""
         async for _, piece in choices.pieces():
             response += piece.text
+            thought += piece.reasoning
             calls.add(piece.calls)
         value = _json_value(response) if is_json and not calls.all else response
-        return TextGenerationOutput(value, _tool_calls(calls), choices.usage())
+        return TextGenerationOutput(
+            value, _tool_calls(calls), choices.usage(), reasoning_content=thought or UNSET
+        )
     finally:
         choices.close()
 
@@ -227,7 +232,9 @@ async def _events(choices: Choices) -> AsyncGenerator[bytes, None]:
     write."""
     calls: Calls | None = None
     async for _, piece in choices.pieces():
-        event = _chunk_event(piece.text) if piece.text else b""
+        event = _chunk_event("", piece.reasoning) if piece.reasoning else b""
+        if piece.text:
+            event += _chunk_event(piece.text)
         if piece.calls:
             calls = calls or Calls()
             calls.add(piece.calls)
@@ -258,9 +265,10 @@ def _calls_event(calls: list[NativeToolCall]) -> bytes:
     return b"data: " + encode(TextGenerationChunk("", tool_calls=calls)) + b"\n\n"
 
 
-def _chunk_event(text: str) -> bytes:
+def _chunk_event(text: str, thought: str = "") -> bytes:
     padding = PADDING[: int(random.random() * len(PADDING))]
-    return b'data: {"response":' + encode(text) + b',"p":"' + padding + b'"}\n\n'
+    more = b',"reasoning_content":' + encode(thought) if thought else b""
+    return b'data: {"response":' + encode(text) + more + b',"p":"' + padding + b'"}\n\n'
 
 
 async def verify_token(request: Request) -> Response:
