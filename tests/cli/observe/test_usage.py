@@ -44,7 +44,19 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_a_table_of_all_zones(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     heading, line = said(capsys).splitlines()
     assert heading.split()[:2] == ["MODEL", "REQUESTS"]
-    assert line.split() == ["@cf/a/b", "2", "0", "0", "10", "0", "30", "0.0", "0.5", "30.000000"]
+    assert line.split() == [
+        "@cf/a/b",
+        "2",
+        "0",
+        "0",
+        "10",
+        "0",
+        "0",
+        "30",
+        "0.0",
+        "0.5",
+        "30.000000",
+    ]
 
 
 def test_csv_and_json(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
