@@ -128,12 +128,14 @@ def play(part: Part, rule: str) -> Played:
     placement = state.BY_CALLER if rule == SKYWALKER else None
     built = Built(given, requests, ways_of(given, Path()), placement=placement)
     built.begin()
-    run, bills = TwinRun(built), [0.0, 0.0]
+    run, bills = TwinRun(built), [0.0, math.nan]
     began = time.process_time()
     for number, at in enumerate((WARM, WARM + part.hours * HOUR)):
         run.at(at, partial(_note, bills, number, run))
     run.run(Balancers(run).place if rule == SKYWALKER else None)
     seconds = time.process_time() - began
+    if math.isnan(bills[1]):  # its last request was over a little before the day was
+        bills[1] = _bill(run, run.scaling.seconds)
     counts = requests.arrivals >= WARM
     table = built.world.requests
     done = counts & (np.asarray(table.phase) == state.DONE)
@@ -157,6 +159,11 @@ def play(part: Part, rule: str) -> Played:
 
 def _note(bills: list[float], number: int, run: TwinRun, now: float) -> None:
     """Write down what all cost so far."""
+    bills[number] = _bill(run, run.scaling.paid(now))
+
+
+def _bill(run: TwinRun, paid: Floats) -> float:
+    """What nodes cost that were paid for so many seconds, and the bytes that went."""
     prices = np.array([pool.node_hour for pool in run.built.pools])
     crossed = run.built.crossed * run.built.ways.prices / 1e9
-    bills[number] = float((run.scaling.paid(now) * prices).sum() / HOUR + crossed.sum())
+    return float((paid * prices).sum() / HOUR + crossed.sum())
