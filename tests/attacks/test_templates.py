@@ -109,7 +109,7 @@ def test_a_model_of_ones_own_lays_out_in_the_child(
     foreign = TextModel(default_model, context_window=64, is_foreign=True)
     assert default_model.chat_template is not None
     digest = blake2b(default_model.chat_template.encode(), digest_size=16).hexdigest()
-    shown = f"{default_model.id}: chat template {digest}"
+    shown = f"{default_model.id}: chat template {digest}, family taught"
     assert caplog.messages == [shown, f"{shown}, rendered in a child"]
     assert foreign.render(HI) == own.render(HI)
     foreign.close()

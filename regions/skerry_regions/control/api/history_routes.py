@@ -78,7 +78,7 @@ async def apply(request: Request) -> Response:
 
 
 async def delete(request: Request) -> Response:
-    """Want resources no more: all of them, or none. What runs of them drains."""
+    """Delete resources: all of them, or none. What runs of them drains."""
     control, actor = control_of(request), actor_of(request)
     asked: DeleteRequest = converted(DeleteRequest, decode_object(await body_of(request)))
     for number, each in enumerate(asked.resources):

@@ -83,7 +83,7 @@ def apply(
 
 
 def delete(store: Store, keys: Collection[Key], *, actor: str, dry_run: bool = False) -> Applied:
-    """Want resources no more, which may need each other; those that are not there are left out.
+    """Delete resources, which may need each other; those that are not there are left out.
 
     Raises Conflict where something that stays needs one, or it is protected.
     """
