@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import socket
 import threading
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import dns.message
+import dns.query
 import dns.tsigkeyring
 import pytest
 from tests.e2e.command import MODEL, Skerry, new_home, until
@@ -31,6 +35,7 @@ class Watched:
     """A platform whose edges clients reach through relays, and its DNS server."""
 
     skerry: Skerry
+    topology: Path
     prometheus: Prometheus
     relays: dict[str, Relay]
     call: Callable[[Callable[[], None]], object]  # on the relays' event loop
@@ -73,9 +78,7 @@ def watched(
     (skerry.home / "cache").symlink_to(kernels)
     file = parent / "topology.yaml"
     file.write_text(PLACES.format(model=MODEL, port=port))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        metrics = f"127.0.0.1:{free.getsockname()[1]}"
+    metrics = free_address()
     with (
         running(skerry, file, "--timeout", "20"),
         relayed(port) as (relays, loop),
@@ -84,7 +87,13 @@ def watched(
     ):
         until(lambda: prometheus.number("skerry_dns_fast_path") == 1)
         until(lambda: prometheus.number("sum(skerry_dns_region_up)") == len(PUBLIC))
-        yield Watched(skerry, prometheus, relays, loop.call_soon_threadsafe, dns_port)
+        yield Watched(skerry, file, prometheus, relays, loop.call_soon_threadsafe, dns_port)
+
+
+def free_address() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
 
 
 def silent_region(watched: Watched) -> Fault:
@@ -128,3 +137,47 @@ def test_an_alert_fires_in_its_fault_and_no_other_does(
     watched: Watched, fault: Callable[[Watched], Fault], alert: str
 ) -> None:
     assert_fires_alone(watched.prometheus, watched.skerry, fault(watched), alert)
+
+
+def test_a_server_that_answers_by_its_slow_path_alone(watched: Watched, tmp_path: Path) -> None:
+    """What compiles its fast path hangs; it answers meanwhile, and is fast when that goes on."""
+    skerry, metrics = watched.skerry, free_address()
+    cache, empty = skerry.home / "cache", tmp_path / "cache"
+    kernels = cache.readlink()
+    empty.mkdir()
+    cache.unlink()
+    cache.symlink_to(empty)
+
+    @contextlib.contextmanager
+    def compiler_that_hangs(skerry: Skerry) -> Generator[None]:
+        query = dns.message.make_query("ai.example.test", "A")
+        assert dns.query.udp(query, "127.0.0.1", port=port, timeout=5).answer
+        yield
+        os.kill(compiler, signal.SIGCONT)
+
+    try:
+        with dns_server(
+            skerry, watched.topology, "--workers", "1", "--metrics", f"tcp:{metrics}"
+        ) as port:
+            compiler = until(compiler_in(skerry.home))
+            os.kill(compiler, signal.SIGSTOP)
+            with Prometheus(tmp_path, skerry, *SLOW, dns=metrics) as prometheus:
+                assert_fires_alone(prometheus, skerry, compiler_that_hangs, "SkerryDnsSlow")
+                assert prometheus.number("skerry_dns_fast_path") == 1
+    finally:
+        cache.unlink()
+        cache.symlink_to(kernels)
+
+
+def compiler_in(home: Path) -> Callable[[], int]:
+    """Look for the process that compiles kernels for a home; 0 while there is none."""
+
+    def look() -> int:
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                words = (process / "cmdline").read_text().split("\0")
+                if "skerry_core.runners.compiler" in words and str(home / "cache") in words:
+                    return int(process.name)
+        return 0
+
+    return look

@@ -121,7 +121,7 @@ class Prometheus:
     def number(self, expression: str) -> float:
         """Return the sum of what an expression gives now."""
         data = self.get("query", query=expression)
-        return sum(float(each["value"][1]) for each in data["result"])
+        return sum(float(each["value"][1]) for each in (data or {"result": []})["result"])
 
     def firing(self) -> set[str]:
         """Return names of alerts that fire now."""
