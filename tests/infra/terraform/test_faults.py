@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 
@@ -151,9 +152,11 @@ def test_a_control_plane_that_dies_in_mid_apply(
     """It comes back at another port, behind the same address."""
     terraform.provider = terraform.provider.replace("= 4", "= 30")
     terraform.write(within(region))
-    os.kill(control.process.pid, signal.SIGSTOP)  # takes connections and answers nothing
+    stopped = control.process.pid  # takes connections and answers nothing, from the first create on
+    stop = functools.partial(os.kill, stopped, signal.SIGSTOP)
+    proxy.fail(Fault("POST", meanwhile=stop, carries_out=False))
     process = terraform.start("apply", "-auto-approve")
-    until(lambda: not proxy.requests.empty())
+    until(lambda: not proxy.faults)
     control.kill()
     control.start()
     proxy.target = str(control.http.base_url).removesuffix("/control/v1/")
