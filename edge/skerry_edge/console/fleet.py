@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from skerry_regions.region.region_figures import SeenFleet, SeenNode, SeenRegion
 from skerry_regions.wire.reports import EngineWork
@@ -109,10 +109,7 @@ class FleetChannel:
 
 
 def _lost(row: NodeRow) -> NodeRow:
-    return NodeRow(
-        id=row.id, region=row.region, role=row.role, model=row.model, state="down", streams=0,
-        queue=0.0, busy=None, kv=None, hits=None,
-    )  # fmt: skip
+    return structs.replace(row, state="down", streams=0, queue=0.0, busy=None, kv=None, hits=None)
 
 
 def _region(region: SeenRegion) -> RegionRow:

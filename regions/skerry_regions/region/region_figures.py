@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from skerry_regions.region.cluster_state import ClusterState
 from skerry_regions.region.directory import Directory
@@ -82,22 +82,18 @@ def seen_fleet(
     ]
     rtts = region_rtts(directory)
     names = {here, *places, *(member.region for member in directory.members.values())}
+    by_region: dict[str, list[SeenNode]] = {name: [] for name in sorted(names)}
+    for node in nodes:
+        by_region[node.region].append(node)
     regions = [
-        _region(name, [each for each in nodes if each.region == name], directory, state)
-        for name in sorted(names)
-    ]
-    placed = [
-        SeenRegion(
-            name=each.name,
-            place=places.get(each.name),
-            rtt=rtts.get(each.name),
-            queue_seconds=each.queue_seconds,
-            nodes=each.nodes,
-            is_up=each.is_up,
+        structs.replace(
+            _region(name, of_it, directory, state),
+            place=places.get(name),
+            rtt=rtts.get(name),
         )
-        for each in regions
+        for name, of_it in by_region.items()
     ]
-    return SeenFleet(region=here, regions=placed, nodes=nodes)
+    return SeenFleet(region=here, regions=regions, nodes=nodes)
 
 
 def _node(member: Member, directory: Directory, state: ClusterState) -> SeenNode:
