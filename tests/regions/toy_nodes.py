@@ -19,6 +19,7 @@ from skerry_regions.address import Address
 from skerry_regions.node.grammar.grammars import Grammars
 from skerry_regions.node.node import Node
 from skerry_regions.region.placer import EarlierAttempts, Route
+from skerry_regions.region.remote_region import RemoteRegion
 from skerry_regions.region.remote_stream import RemoteStream
 from skerry_regions.wire.link import NodeLink, Patience
 from skerry_regions.wire.listener import NodeServer
@@ -129,6 +130,29 @@ async def linked(
             await link.close()
         for each in nodes:
             await each.stop()
+
+
+class Platform:
+    """Nodes and links; the first is tried first, unless the prompt is computed on the last."""
+
+    def __init__(self, nodes: list[RunningNode], links: list[NodeLink]) -> None:
+        self.nodes, self.links = nodes, links
+        self.is_split = False
+        self.region = RemoteRegion(lambda: links, self)
+
+    def place(self, submit: Submit, earlier: EarlierAttempts) -> Iterator[Route]:
+        for node, link in zip(self.nodes, self.links, strict=True):
+            if link.is_up and link.node not in earlier.failed:
+                prefill = self.links[-1] if self.is_split and not submit.output_ids else None
+                yield Route(decode=link, prefill=prefill, kv_address=str(node.kv_address))
+
+
+@asynccontextmanager
+async def linked_platform(*nodes: RunningNode) -> AsyncGenerator[Platform]:
+    """Link nodes while the block runs; no block of theirs is in use afterwards."""
+    async with linked(nodes) as links:
+        yield Platform(list(nodes), links)
+    assert all(each.engine.pool.num_used == 0 for each in nodes)
 
 
 class InOrder:

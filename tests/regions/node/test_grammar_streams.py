@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,11 @@ from tests.regions.toy_nodes import (
     MODEL,
     PROMPT,
     VOCABULARY,
+    Platform,
     RunningNode,
     after_tokens,
     linked,
+    linked_platform,
     read,
     submit,
     until,
@@ -33,10 +34,7 @@ from skerry_edge.output.tools import toolbox
 from skerry_regions.node.grammar.grammars import Grammars
 from skerry_regions.node.grammar.trial import GrammarVocabulary
 from skerry_regions.region.local import LocalRegion
-from skerry_regions.region.placer import EarlierAttempts, Route
-from skerry_regions.region.remote_region import RemoteRegion
 from skerry_regions.wire.client import failed_event
-from skerry_regions.wire.link import NodeLink
 from skerry_regions.wire.link_connection import Sink
 from skerry_regions.wire.protocol import Accepted, Done, GrammarSpec, Sampling, Submit, Tokens
 
@@ -67,29 +65,12 @@ def structured(grammar: GrammarSpec | None = OBJECT) -> Submit:
     return submit(grammar=grammar, sampling=SAMPLING)
 
 
-class Platform:
-    """Nodes and links; the first is tried first, unless the prompt is computed on the last."""
-
-    def __init__(self, nodes: list[RunningNode], links: list[NodeLink]) -> None:
-        self.nodes, self.links = nodes, links
-        self.is_split = False
-        self.region = RemoteRegion(lambda: links, self)
-
-    def place(self, submit: Submit, earlier: EarlierAttempts) -> Iterator[Route]:
-        for node, link in zip(self.nodes, self.links, strict=True):
-            if link.is_up and link.node not in earlier.failed:
-                prefill = self.links[-1] if self.is_split and not submit.output_ids else None
-                yield Route(decode=link, prefill=prefill, kv_address=str(node.kv_address))
-
-
-@asynccontextmanager
-async def platform(
+def platform(
     path: Path, vocabulary: GrammarVocabulary, count: int = 2
-) -> AsyncGenerator[Platform]:
-    nodes = [RunningNode(f"n{i}", path, grammars=Grammars(vocabulary)) for i in range(count)]
-    async with linked(nodes) as links:
-        yield Platform(nodes, links)
-    assert all(each.engine.pool.num_used == 0 for each in nodes)
+) -> AbstractAsyncContextManager[Platform]:
+    return linked_platform(
+        *(RunningNode(f"n{i}", path, grammars=Grammars(vocabulary)) for i in range(count))
+    )
 
 
 async def test_the_same_in_process_over_a_connection_and_split(

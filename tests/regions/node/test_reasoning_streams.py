@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,7 @@ from tests.regions.toy_nodes import (
     VOCABULARY,
     RunningNode,
     after_tokens,
-    linked,
+    linked_platform,
     read,
     submit,
 )
@@ -24,37 +22,12 @@ from skerry.errors import InvalidInput
 from skerry_regions.node.grammar.grammars import Grammars
 from skerry_regions.node.grammar.trial import GrammarVocabulary
 from skerry_regions.region.local import LocalRegion
-from skerry_regions.region.placer import EarlierAttempts, Route
-from skerry_regions.region.remote_region import RemoteRegion
-from skerry_regions.wire.link import NodeLink
-from skerry_regions.wire.protocol import Sampling, Submit, Tokens
+from skerry_regions.wire.protocol import Sampling, Tokens
 from skerry_regions.wire.reasoning_limit import ReasoningLimitSpec
 
 pytestmark = pytest.mark.anyio
 
 WRITTEN = (250, 251, 252)
-
-
-class Platform:
-    """Nodes and links; the first is tried first, unless the prompt is computed on the last."""
-
-    def __init__(self, nodes: list[RunningNode], links: list[NodeLink]) -> None:
-        self.nodes, self.links = nodes, links
-        self.is_split = False
-        self.region = RemoteRegion(lambda: links, self)
-
-    def place(self, submit: Submit, earlier: EarlierAttempts) -> Iterator[Route]:
-        for node, link in zip(self.nodes, self.links, strict=True):
-            if link.is_up and link.node not in earlier.failed:
-                prefill = self.links[-1] if self.is_split and not submit.output_ids else None
-                yield Route(decode=link, prefill=prefill, kv_address=str(node.kv_address))
-
-
-@asynccontextmanager
-async def platform(*nodes: RunningNode) -> AsyncGenerator[Platform]:
-    async with linked(nodes) as links:
-        yield Platform(list(nodes), links)
-    assert all(each.engine.pool.num_used == 0 for each in nodes)
 
 
 @pytest.mark.parametrize("size", [0, 1, 12])
@@ -64,7 +37,7 @@ async def test_the_same_wherever_it_runs_and_goes_on(
 ) -> None:
     limit = ReasoningLimitSpec(max_tokens=size, end_ids=WRITTEN)
     asked = submit(sampling=SAMPLINGS[sampling], reasoning=limit)
-    async with platform(*(RunningNode(f"n{i}", tmp_path) for i in range(2))) as p:
+    async with linked_platform(*(RunningNode(f"n{i}", tmp_path) for i in range(2))) as p:
         free = await read(await p.region.generate(submit(sampling=SAMPLINGS[sampling])))
         want = await read(await p.region.generate(asked))
         assert want[0][: size + 3] == [*free[0][:size], *WRITTEN]
@@ -105,7 +78,7 @@ async def test_marks_that_are_texts_need_a_vocabulary(tmp_path: Path) -> None:
     asked = submit(sampling=Sampling(max_tokens=40, stop_token_ids=(END,)), reasoning=limit)
     knowing = RunningNode("knowing", tmp_path, grammars=grammars, make_runner=talker)
     ignorant = RunningNode("ignorant", tmp_path, make_runner=talker)
-    async with platform(knowing, ignorant) as p:
+    async with linked_platform(knowing, ignorant) as p:
         whole = await read(await p.region.generate(asked))
         assert (text(whole[0]), whole[2].finish_reason) == ("<t>A long</t>", "stop")
         p.links.reverse()
