@@ -119,12 +119,12 @@ class Reporter:
         self._take_file_changes()
         fetched = list(self._fetched)
         self._fetched.clear()
-        self._notice_idleness()
+        statistics = self._notice_idleness()
         return Report(
             model=self._model,
             load=self._queue,
             load_age=self._clock() - self._as_of,
-            work=work_of(self._engine.statistics()),
+            work=work_of(statistics),
             sample=self._sample(),
             fetched=fetched,
             file_bandwidth=self._file_bandwidth(),
@@ -155,12 +155,14 @@ class Reporter:
     def _file_bandwidth(self) -> float:
         return 0.0 if self._tier is None else min(self._tier.bandwidth, MAX_BANDWIDTH)
 
-    def _notice_idleness(self) -> None:
-        """Report idleness: an engine without work makes no step after which it could."""
+    def _notice_idleness(self) -> Statistics:
+        """Report idleness: an engine without work makes no step after which it could. Returns its
+        figures of now."""
         statistics = self._engine.statistics()
         if not (statistics.running or statistics.waiting):
             free = (statistics.blocks_free + statistics.blocks_cached) * BLOCK_SIZE
             self._queue, self._as_of = NodeLoad(free_tokens=free), self._clock()
+        return statistics
 
     def _sample(self) -> StepSample | None:
         """Return sums over the steps since the last report that had any."""
