@@ -3,6 +3,9 @@
 A lease is renewed while its owner lives; when it lapses the record is gone for all readers. Leases
 are durations: a driver keeps their time by one clock, that of the store, so machines need not agree
 on the hour. Readers keep their last reading when the store is away: it stops no request.
+
+Of two processes of one name the later holds it: its incarnation is higher, which a store compares
+and writes in one step. The earlier, which may only have been asleep, learns so and ends.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]  # what every store can kee
 
 LEASE_SECONDS = 3.0
 RENEW_SECONDS = 0.5
+LAST_INCARNATION = (1 << 63) - 1  # of a record that nothing replaces
 
 
 class Member(Struct, frozen=True, kw_only=True):
@@ -62,9 +66,9 @@ class RegistryUnavailable(Exception):
 class Registry(Protocol):
     """A store of members. Every driver passes one conformance suite."""
 
-    def announce(self, member: Member, lease_seconds: float = LEASE_SECONDS) -> None:
-        """Add or replace a member and renew its lease. An older incarnation of the id never
-        replaces a newer one. Raises RegistryUnavailable."""
+    def announce(self, member: Member, lease_seconds: float = LEASE_SECONDS) -> int:
+        """Add or replace a member and renew its lease; return the incarnation that holds the id.
+        An older one never replaces a newer one. Raises RegistryUnavailable."""
         ...
 
     def withdraw(self, member_id: str, incarnation: int) -> None:

@@ -183,7 +183,7 @@ async def _serve(
             members=lambda: directory.edges,
         )
         describe = _describe(options, url, address, incarnation, serving, pulse, steering)
-        announcer = Announcer(registry, describe)
+        announcer = Announcer(registry, describe, replaced=stop.set)
         stack.push_async_callback(announcer.withdraw)
         if not options.holds:
             await _find_nodes(directory, frozenset({*offer.texts, *offer.encoders}), stop)

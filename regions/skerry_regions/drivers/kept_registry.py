@@ -42,8 +42,8 @@ class KeptRegistry:
         self._kept: list[Member] | None = None  # None: nothing was read by this process
         self._next_write = clock()
 
-    def announce(self, member: Member, lease_seconds: float = LEASE_SECONDS) -> None:
-        self._registry.announce(member, lease_seconds)
+    def announce(self, member: Member, lease_seconds: float = LEASE_SECONDS) -> int:
+        return self._registry.announce(member, lease_seconds)
 
     def withdraw(self, member_id: str, incarnation: int) -> None:
         self._registry.withdraw(member_id, incarnation)

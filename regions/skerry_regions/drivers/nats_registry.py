@@ -72,8 +72,9 @@ class NatsRegistry:
         )
         self._thread.start()
 
-    def announce(self, member: Member, lease_seconds: float = LEASE_SECONDS) -> None:
-        self._run(lambda connection: connection.announce(MemberRecord(lease_seconds, member)))
+    def announce(self, member: Member, lease_seconds: float = LEASE_SECONDS) -> int:
+        record = MemberRecord(lease_seconds, member)
+        return self._run(lambda connection: connection.announce(record))
 
     def withdraw(self, member_id: str, incarnation: int) -> None:
         self._run(lambda connection: connection.withdraw(member_id, incarnation))
@@ -150,17 +151,19 @@ class NatsConnection:
             raise
         return connection
 
-    async def announce(self, record: MemberRecord) -> None:
+    async def announce(self, record: MemberRecord) -> int:
         key, value = _key(record.member.id), msgspec.msgpack.encode(record)
         for _ in range(ATTEMPTS):
             known = await self._get(key)
             with contextlib.suppress(KeyWrongLastSequenceError):  # somebody was faster
                 if known is None:
-                    return await self._seen_up_to(await self._bucket.create(key, value))
-                revision, incarnation = known
-                if incarnation > record.member.incarnation:
-                    return
-                return await self._seen_up_to(await self._bucket.update(key, value, revision))
+                    written = await self._bucket.create(key, value)
+                elif known[1] > record.member.incarnation:
+                    return known[1]
+                else:
+                    written = await self._bucket.update(key, value, known[0])
+                await self._seen_up_to(written)
+                return record.member.incarnation
         raise TimeoutError(f"{record.member.id} is written by too many at once")
 
     async def withdraw(self, member_id: str, incarnation: int) -> None:

@@ -62,7 +62,7 @@ class SqliteRegistry:
         self._database: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None  # device and inode of what is open
 
-    def announce(self, member: Member, lease_seconds: float = LEASE_SECONDS) -> None:
+    def announce(self, member: Member, lease_seconds: float = LEASE_SECONDS) -> int:
         record = (
             member.id, self._boot, member.incarnation,
             self._clock() + lease_seconds, msgspec.msgpack.encode(member),
@@ -76,6 +76,9 @@ class SqliteRegistry:
                 " OR members.incarnation <= excluded.incarnation",
                 record,
             )
+            held = database.execute("SELECT incarnation FROM members WHERE id = ?", (member.id,))
+            row = held.fetchone()
+        return member.incarnation if row is None else int(row[0])
 
     def withdraw(self, member_id: str, incarnation: int) -> None:
         with self._access() as database:

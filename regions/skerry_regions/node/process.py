@@ -126,7 +126,7 @@ class NodeProcess:
 
         Raises NodeCannotStart, Interrupted (stopped before it was ready) or EngineLost.
         """
-        announcer = Announcer(self._registry, self.member)
+        announcer = Announcer(self._registry, self.member, replaced=self._stop.set)
         try:
             loading = on_thread(lambda: load(self._options, progress))
             spec, files, model = await unless(self._stop, loading)

@@ -166,9 +166,7 @@ class Directory:
             link = self._links[id_]
             if not link.is_up or (id_ in nodes and not link.num_streams):
                 self._forget(id_)
-        self._unreachable = {
-            id_: address for id_, address in self._unreachable.items() if id_ in wanted
-        }
+        self._unreachable = {id_: at for id_, at in self._unreachable.items() if id_ in wanted}
         for id_, member in wanted.items():
             self._know(id_, member)
         self._follow_peers(members)
@@ -230,6 +228,8 @@ class Directory:
     def _know(self, id_: str, member: Member) -> None:
         known = self._members.get(id_)
         if known is not None and _place(known) != _place(member):
+            if known.incarnation > member.incarnation and self._links[id_].is_up:
+                return  # it was replaced: only a registry that forgot so says otherwise
             self._forget(id_)
         if id_ not in self._links:
             written = member.gateway or member.address

@@ -20,7 +20,7 @@ from skerry_regions.registry import Member
 class Broken:
     """A registry with a bug."""
 
-    def announce(self, member: Member, lease_seconds: float = 3.0) -> None:
+    def announce(self, member: Member, lease_seconds: float = 3.0) -> int:
         raise LookupError("a bug")
 
     def withdraw(self, member_id: str, incarnation: int) -> None: ...

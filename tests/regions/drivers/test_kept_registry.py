@@ -20,8 +20,9 @@ class Store:
     def __init__(self) -> None:
         self.now: list[Member] | None = None
 
-    def announce(self, member: Member, lease_seconds: float = LEASE_SECONDS) -> None:
+    def announce(self, member: Member, lease_seconds: float = LEASE_SECONDS) -> int:
         self.now = [*(self.now or ()), member]
+        return member.incarnation
 
     def withdraw(self, member_id: str, incarnation: int) -> None:
         self.now = [each for each in self.now or () if each.id != member_id]

@@ -117,8 +117,8 @@ def test_a_lease_lapses_and_renewing_keeps_it(registry: Registry, clock: Clock) 
 
 
 def test_an_older_incarnation_never_replaces_a_newer_one(registry: Registry) -> None:
-    registry.announce(member("a", incarnation=2))
-    registry.announce(member("a", incarnation=1, streams=9))
+    assert registry.announce(member("a", incarnation=2)) == 2
+    assert registry.announce(member("a", incarnation=1, streams=9)) == 2
     assert registry.members() == [member("a", incarnation=2)]
     registry.withdraw("a", 1)
     assert registry.members() == [member("a", incarnation=2)]
@@ -242,8 +242,10 @@ def test_many_write_one_record_and_the_newest_stays(nats: NatsServer) -> None:
     bucket = secrets.token_hex(8)
     writers = [NatsRegistry(nats.url, bucket=bucket) for _ in range(4)]
     with ThreadPoolExecutor(len(writers)) as pool:
-        list(pool.map(lambda each: each[1].announce(member("a", incarnation=each[0])),
-                      enumerate(writers)))  # fmt: skip
+        holders = list(pool.map(lambda each: each[1].announce(member("a", incarnation=each[0])),
+                                enumerate(writers)))  # fmt: skip
+    assert holders[3] == 3
+    assert all(held >= number for number, held in enumerate(holders))
     assert [each.members() for each in writers] == [[member("a", incarnation=3)]] * 4
     for writer in writers:
         writer.close()

@@ -29,9 +29,10 @@ class MemoryRegistry:
         self.is_away = False
         self.num_readings = 0
 
-    def announce(self, member: Member, lease_seconds: float = 3.0) -> None:
+    def announce(self, member: Member, lease_seconds: float = 3.0) -> int:
         self._check()
         self.record[member.id] = member
+        return member.incarnation
 
     def withdraw(self, member_id: str, incarnation: int) -> None:
         self._check()
@@ -254,6 +255,43 @@ async def test_a_node_without_a_usable_address_is_left_out_and_told_once(
     await directory.close()
 
 
+async def test_who_was_replaced_is_sent_nothing_even_by_a_registry_that_forgot(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "moved").mkdir()
+    old, new = RunningNode("n", tmp_path), RunningNode("n", tmp_path / "moved")
+    for each in (old, new):
+        await each.listen()
+    earlier = replace(member(old), incarnation=1)
+    later = replace(member(new), incarnation=2)
+    registry = MemoryRegistry()
+    directory = Directory(registry, hello("edge"), patience=PATIENCE, poll_seconds=0.01)
+
+    async def served_by(member: Member) -> NodeLink:
+        def serves() -> bool:
+            link = directory.link("n")
+            return directory.members.get("n") == member and link is not None and link.is_up
+
+        await until(serves)
+        link = directory.link("n")
+        assert link is not None
+        return link
+
+    async with asyncio.timeout(60):
+        registry.announce(earlier)
+        first = await served_by(earlier)
+        registry.announce(later)
+        second = await served_by(later)
+        assert second is not first
+        registry.announce(earlier)
+        await registry.was_read()
+        assert (directory.link("n"), directory.members["n"]) == (second, later)
+        await new.stop()
+        assert await served_by(earlier) not in (first, second), "it alone is left"
+    await directory.close()
+    await old.stop()
+
+
 async def test_an_announcer_writes_again_what_was_lost(tmp_path: Path) -> None:
     path = tmp_path / "registry.db"
     registry = SqliteRegistry(path)
@@ -297,10 +335,10 @@ async def test_a_record_withdrawn_while_it_is_renewed_stays_away() -> None:
             super().__init__()
             self.has_begun, self.may_end = threading.Event(), threading.Event()
 
-        def announce(self, member: Member, lease_seconds: float = 3.0) -> None:
+        def announce(self, member: Member, lease_seconds: float = 3.0) -> int:
             self.has_begun.set()
             self.may_end.wait(60)
-            super().announce(member, lease_seconds)
+            return super().announce(member, lease_seconds)
 
     registry = Slow()
     described = Member(id="a", kind="node", region="here")

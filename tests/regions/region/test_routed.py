@@ -83,7 +83,7 @@ class FixedRegistry:
     def __init__(self, members: list[Member]) -> None:
         self.present = members
 
-    def announce(self, member: Member, lease_seconds: float = LEASE_SECONDS) -> None:
+    def announce(self, member: Member, lease_seconds: float = LEASE_SECONDS) -> int:
         raise NotImplementedError
 
     def withdraw(self, member_id: str, incarnation: int) -> None:

@@ -229,14 +229,13 @@ async def _assignment(call: MachineCall) -> Response:
 async def _announce(call: MachineCall) -> Response:
     control, told = call.control, await _body(call.request, Announcement)
 
-    def announce() -> Machine:
+    def announce() -> tuple[Machine, int]:
         machine = control.machines.wanted(call.machine)
         member = control.admitted(machine, told.member)
-        control.registry.announce(member, told.lease_seconds)
-        return machine
+        return machine, control.registry.announce(member, told.lease_seconds)
 
-    machine = await asyncio.to_thread(announce)
-    return json_answer(Orders(order=control.joined.order(machine, told)))
+    machine, holder = await asyncio.to_thread(announce)
+    return json_answer(Orders(order=control.joined.order(machine, told), holder=holder))
 
 
 async def _withdraw(call: MachineCall) -> Response:

@@ -41,11 +41,13 @@ class HttpsRegistry:
         self._told: set[str] = set()  # why records cannot be read
         self._on_order = on_order
 
-    def announce(self, member: Member, lease_seconds: float = LEASE_SECONDS) -> None:
+    def announce(self, member: Member, lease_seconds: float = LEASE_SECONDS) -> int:
         told = Announcement(
             member=member, lease_seconds=lease_seconds, fingerprint=self._fingerprint
         )
-        self._on_order(self._call("PUT", "/member", Orders, told).order)
+        orders = self._call("PUT", "/member", Orders, told)
+        self._on_order(orders.order)
+        return orders.holder
 
     def withdraw(self, member_id: str, incarnation: int) -> None:
         self._call("POST", "/withdraw", Orders, Withdrawal(id=member_id, incarnation=incarnation))

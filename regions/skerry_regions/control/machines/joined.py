@@ -32,12 +32,11 @@ from skerry_regions.control.planning.launcher import NodeSettings, RunningProces
 from skerry_regions.control.planning.plan import START_SECONDS, Group
 from skerry_regions.control.planning.platform_topology import platform_topology
 from skerry_regions.control.planning.wanted import INSTALLING
-from skerry_regions.registry import Member, Registry, RegistryUnavailable
+from skerry_regions.registry import LAST_INCARNATION, Member, Registry, RegistryUnavailable
 from skerry_regions.zones import GLOBAL
 
 REVOKED_LEASE = 7 * 86_400.0  # seconds that edges are sent it: longer than any certificate
 TELL_SECONDS = 60.0  # between two tellings of who was revoked: a registry may lose or forget it
-LAST_INCARNATION = (1 << 63) - 1  # of a record that nothing replaces
 
 logger = logging.getLogger(__name__)
 

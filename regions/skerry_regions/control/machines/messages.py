@@ -105,7 +105,10 @@ Order = Literal["serve", "renew"]
 
 
 class Orders(Struct, frozen=True, kw_only=True):
+    """`holder` is the incarnation that holds the machine's id; 0 of a control plane before 0.2."""
+
     order: Order = "serve"
+    holder: Count = 0
 
 
 class Withdrawal(Struct, frozen=True, kw_only=True):
