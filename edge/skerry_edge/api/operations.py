@@ -145,6 +145,14 @@ OPERATIONS: tuple[Operation, ...] = (
         "What the account used, and what it cost", list[Totals],
         parameter("by", "query", TEXT, f"Of {', '.join(DIMENSIONS)}; several with commas."),
         parameter("since", "query", TEXT, "90m, 24h or 7d ago, or a UTC day; 30d if absent."),
+        parameter(
+            "accounts", "query", TEXT | {"enum": ["own", "all"]}, "`all` is for operators."
+        ),
+        scopes=(*READ, *ROLES),
+    ),
+    operation(
+        "GET", f"{ACCOUNT}/ai/caps", usage_routes.caps, "getCaps",
+        "What is spent of the caps of an account and its tokens", list[usage_routes.CapUse],
         scopes=(*READ, *ROLES),
     ),
     operation(

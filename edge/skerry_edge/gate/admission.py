@@ -108,7 +108,7 @@ class Admission:
         self._unwritten = unwritten
         self._quotas = quotas or Quotas()
         self._is_limited = self._quotas.limits_anything
-        self._spending = spending
+        self.spending = spending
         self._max_requests = max_requests
         self._for_newcomers = max(1, max_requests // 8)
         self._clock = clock
@@ -199,9 +199,9 @@ class Admission:
             )
 
     def _money(self) -> Spending:
-        if self._spending is None:
+        if self.spending is None:
             raise Unavailable("There is a spending cap, and this edge counts no money.")
-        return self._spending
+        return self.spending
 
     def _counted(
         self, demand: RequestDemand, tell: Callable[[dict[str, str]], None]

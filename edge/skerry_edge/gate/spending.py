@@ -19,6 +19,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Literal
 
 from skerry.errors import QuotaExceeded, Unavailable
 from skerry_edge.database import DatabaseThread
@@ -48,7 +49,7 @@ class Period:
     """A UTC day or month."""
 
     name: str  # "2026-11-21", "2026-11"
-    what: str  # "day", "month"
+    what: Literal["day", "month"]
     seconds_left: float
 
 

@@ -64,7 +64,7 @@ class Pages:
             self.faults.append(message.text)
 
     def _requested(self, request: Any) -> None:
-        if not request.url.startswith((self.base, "data:")):
+        if not request.url.startswith((self.base, "data:", "blob:")):
             self.faults.append(f"outside: {request.url}")
 
     def close(self) -> None:

@@ -10,13 +10,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
+from tests.edge.api.batch.test_openai_batches import chat, create, lines
 from tests.edge.console.browsing import NARROW, WIDE, Pages
 from tests.edge.console.test_regions_page import SEA
 from tests.edge.support import ACCOUNT, Deployment, deployed
 from tests.edge.telemetry.test_tracing import split_attempt
 from tests.tools import CACHE, DOWNLOAD_SECONDS, Absent
 
+from skerry_edge.gate.admission import Admission
+from skerry_edge.gate.principal import Caps
+from skerry_edge.gate.spending import Spending
+from skerry_edge.ledger.stores import Stores
 from skerry_edge.limits import Limits
 
 pytestmark = [
@@ -28,7 +34,7 @@ RUN = """axe.run(document).then(result => JSON.stringify(result.violations.map(e
     [each.id, ...each.nodes.map(node => node.target.join(' '))])))"""
 PAGES = {
     "playground": "#run", "requests": ".requests tbody tr", "one request": ".why-row",
-    "regions": ".light", "login": "#token",
+    "regions": ".light", "usage": ".sums", "batches": ".batches tbody tr", "login": "#token",
 }  # fmt: skip
 
 
@@ -41,10 +47,19 @@ def _no_request_holds_the_loop() -> None:
 def browsed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     SEA.restore()
     folder = tmp_path_factory.mktemp("axe")
+    spending = Spending(folder / "spending.db")
     with deployed(
-        folder, Limits(), console="loopback", fleet=lambda: SEA.fleet, platform=ACCOUNT
-    ) as edge:
+        folder, Limits(drain_seconds=1), console="loopback", fleet=lambda: SEA.fleet,
+        platform=ACCOUNT, keeps_batches=True, admission=Admission(spending=spending),
+        stores=Stores.in_folder(folder / "stores", edge="edge-1"),
+    ) as edge:  # fmt: skip
+        edge.edge.tokens.create(account_id=ACCOUNT, name="ci", caps=Caps(per_day=1.0), now=0)
+        with openai.OpenAI(
+            api_key=edge.token, base_url=f"http://127.0.0.1:{edge.port}/v1", max_retries=0
+        ) as client:
+            create(client, lines(chat("a")) + b"no json\n")
         yield edge
+    spending.close()
 
 
 @pytest.mark.parametrize("theme", ["dark", "light"])

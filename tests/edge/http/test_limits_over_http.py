@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -165,7 +166,7 @@ def test_a_cap_in_both_dialects(limited: Deployment) -> None:
     assert reply.status_code == 200
     usage = reply.json()["result"]["usage"]
     cost = (usage["prompt_tokens"] * PRICE[0] + usage["completion_tokens"] * PRICE[1]) / 1e6
-    spending = limited.edge.admission._spending
+    spending = limited.edge.admission.spending
     assert spending is not None
     eventually(lambda: spending.spent(id)[0] == pytest.approx(cost, abs=1e-9))
 
@@ -182,7 +183,7 @@ def test_a_cap_in_both_dialects(limited: Deployment) -> None:
 
 
 def test_what_a_child_spends_is_its_ancestors_and_its_accounts(limited: Deployment) -> None:
-    tokens, spending = limited.edge.tokens, limited.edge.admission._spending
+    tokens, spending = limited.edge.tokens, limited.edge.admission.spending
     assert spending is not None
     rich = Caps(per_day=1.0)
     _, root = tokens.create(account_id=ACCOUNT, role="developer", caps=rich, now=0)
@@ -217,12 +218,49 @@ def test_a_stream_that_is_broken_off_costs_what_it_made(limited: Deployment) -> 
     with limited.client.stream("POST", limited.run_path, json=body, headers=headers) as stream:
         next(stream.iter_lines())
     limited.settle()
-    spending = limited.edge.admission._spending
+    spending = limited.edge.admission.spending
     assert spending is not None
     eventually(lambda: spending.spent(id)[0] < 1e-4)  # it is settled
     prompt = len(limited.region.submits[-1].prompt_ids)
     cost = (prompt * PRICE[0] + 3 * PRICE[1]) / 1e6
     assert spending.spent(id)[0] == pytest.approx(cost, abs=1e-9)
+
+
+def test_who_has_a_role_sees_what_is_spent_of_each_cap(limited: Deployment) -> None:
+    _, theirs = limited.edge.tokens.create(
+        account_id="f" * 32, caps=Caps(per_day=1.0), now=0
+    )  # of another account
+    id, headers = with_token(limited, Caps(per_day=1.0, per_month=9.0))
+    other, _ = with_token(limited, Caps(per_day=2.0))
+    _, uncapped = with_token(limited, Caps())
+    allow(limited, per_month=50.0)
+    reply = limited.client.post(limited.run_path, json={"prompt": "x"}, headers=headers)
+    usage = reply.json()["result"]["usage"]
+    cost = (usage["prompt_tokens"] * PRICE[0] + usage["completion_tokens"] * PRICE[1]) / 1e6
+    spending = limited.edge.admission.spending
+    assert spending is not None
+    eventually(lambda: spending.spent(id)[0] == pytest.approx(cost, abs=1e-9))
+    path = f"/client/v4/accounts/{ACCOUNT}/ai/caps"
+
+    def told(headers: dict[str, str]) -> dict[tuple[str, str], dict[str, object]]:
+        rows = limited.client.get(path, headers=headers).json()["result"]
+        return {(each["id"], each["period"]): each for each in rows}
+
+    every = told({})
+    assert {key: each["cap"] for key, each in every.items()} == {
+        (id, "day"): 1.0, (id, "month"): 9.0, (other, "day"): 2.0, (ACCOUNT, "month"): 50.0,
+    }  # fmt: skip
+    for key, payer in ((id, "token"), (ACCOUNT, "account")):
+        assert every[key, "month"]["payer"] == payer
+        assert every[key, "month"]["spent"] == pytest.approx(cost, abs=1e-9)
+    assert every[other, "day"]["spent"] == 0.0
+    now = datetime.now(UTC)
+    assert every[id, "day"]["ends_at"] == pytest.approx(
+        (now.replace(hour=0, minute=0, second=0) + timedelta(days=1)).timestamp(), abs=5
+    )
+    assert told(headers).keys() == {(id, "day"), (id, "month"), (ACCOUNT, "month")}
+    assert told(uncapped).keys() == {(ACCOUNT, "month")}
+    assert theirs.id not in {key for key, _ in every}
 
 
 # --- the caller's patience -----------------------------------------------------------------------

@@ -502,3 +502,20 @@ def test_usage_wants_a_scope_and_ones_own_account(edge: Deployment) -> None:
         f"/client/v4/accounts/{'f' * 32}/ai/usage", headers={"authorization": f"Bearer {other}"}
     )
     assert own.json()["result"][0]["requests"] == 0
+
+
+def test_usage_of_all_accounts_is_for_operators(edge: Deployment) -> None:
+    theirs, _ = edge.edge.tokens.create(account_id="f" * 32, now=0)
+    edge.client.post(
+        f"/client/v4/accounts/{'f' * 32}/ai/run/{MODEL}", json={"prompt": "hi"},
+        headers={"authorization": f"Bearer {theirs}"},
+    )  # fmt: skip
+    run(edge, {})
+    operator, _ = edge.edge.tokens.create(account_id=ACCOUNT, role="operator", now=0)
+    headers = {"authorization": f"Bearer {operator}"}
+    every = edge.client.get(f"{USAGE}?accounts=all&by=tenant", headers=headers).json()["result"]
+    assert {each["tenant"]: each["requests"] for each in every} == {ACCOUNT: 1, "f" * 32: 1}
+    own = edge.client.get(f"{USAGE}?by=tenant", headers=headers).json()["result"]
+    assert [each["tenant"] for each in own] == [ACCOUNT]
+    assert edge.client.get(f"{USAGE}?accounts=all").status_code == 403  # a developer
+    assert edge.client.get(f"{USAGE}?accounts=some", headers=headers).status_code == 400

@@ -1,4 +1,5 @@
-"""`GET …/ai/usage`: what the caller's account used, by the journal of this edge's zone."""
+"""`GET …/ai/usage` and `…/ai/caps`: what an account used, by the journal of this edge's zone, and
+what is spent of its caps, by the file of this home."""
 
 from __future__ import annotations
 
@@ -7,13 +8,19 @@ import contextlib
 import sqlite3
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Literal
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from skerry.errors import InvalidInput, Overloaded, Unavailable
+from skerry.errors import InvalidInput, Overloaded, PermissionDenied, Unavailable
 from skerry_edge.api.edge_request import edge_of, principal_of
 from skerry_edge.envelopes import JSONBytes, encode, envelope
+from skerry_edge.gate.principal import Budget, Payer, Principal
+from skerry_edge.gate.spending import Spending, periods_at
+from skerry_edge.gate.token_file import TokenStoreError
+from skerry_edge.generation.edge import Edge
 from skerry_edge.ledger.usage_journal import UsageJournal
 from skerry_edge.ledger.usage_report import dimensions_of, reading, since_of, totals
 
@@ -23,11 +30,23 @@ FLUSH_SECONDS = 0.5  # that it waits for what was reported before it
 READ_SECONDS = 2.0  # that a report may be read
 
 
+class CapUse(Struct, frozen=True, kw_only=True):
+    """A cap, and what is spent of it. US$."""
+
+    payer: Payer
+    id: str  # of the token, the login or the account
+    name: str  # of the token
+    period: Literal["day", "month"]  # UTC
+    cap: float
+    spent: float  # what running requests may cost included
+    ends_at: int  # Unix seconds of the period's end
+
+
 async def usage(request: Request) -> Response:
     """Return sums of the account's requests since `since`, one for each value of the dimensions
-    `by`."""
+    `by`; for an operator who names `accounts=all`, of every account's."""
     edge = edge_of(request)
-    tenant = principal_of(request).account_id
+    tenant = _tenant(request)
     journal = edge.stores.journal
     if journal is None:
         raise Unavailable("This edge keeps no usage journal.")
@@ -52,6 +71,73 @@ async def usage(request: Request) -> Response:
                     param="since",
                 ) from None
             raise Unavailable("The usage journal cannot be read now.") from error
+
+
+async def caps(request: Request) -> Response:
+    """Return what is spent of the caps that bind the caller; with a role, of all caps of the
+    account and its tokens."""
+    edge = edge_of(request)
+    try:
+        capped = _capped(edge, principal_of(request))
+    except TokenStoreError as error:
+        raise Unavailable("The API tokens cannot be read now.") from error
+    spending, now = edge.admission.spending, edge.wall_clock()
+    if not capped:
+        return JSONBytes(envelope(encode([])))
+    if spending is None:
+        raise Unavailable("This edge counts no money.")
+    return JSONBytes(envelope(encode(await asyncio.to_thread(_uses, spending, capped, now))))
+
+
+def _tenant(request: Request) -> str | None:
+    """Return whose usage is requested; None: every account's. Raises PermissionDenied."""
+    principal, accounts = principal_of(request), request.query_params.get("accounts", "own")
+    if accounts == "own":
+        return principal.account_id
+    if accounts != "all":
+        raise InvalidInput("Bad input: accounts: expected `own` or `all`", param="accounts")
+    if principal.role != "operator":
+        raise PermissionDenied("The usage of all accounts is for operators.")
+    return None
+
+
+def _capped(edge: Edge, principal: Principal) -> list[tuple[str, Budget]]:
+    """Return whose caps a caller sees, each with its name. Raises TokenStoreError."""
+    now, account = edge.wall_clock(), principal.account_id
+    tokens = {each.id: each for each in edge.tokens.records() if each.account_id == account}
+    found = {each.id: each for each in principal.budgets}
+    if principal.role is not None:
+        found |= {
+            each.id: Budget(each.id, each.caps)
+            for each in tokens.values()
+            if each.id not in found and not each.caps.is_unlimited and not each.is_expired(now)
+        }
+    if (whole := edge.admission.quotas.budget(account)) is not None:
+        found[account] = whole
+    return [(tokens[id].name if id in tokens else "", each) for id, each in found.items()]
+
+
+def _uses(spending: Spending, capped: list[tuple[str, Budget]], now: float) -> list[CapUse]:
+    """Return what is spent of each. Blocks while the file is read. Raises Unavailable."""
+    return [
+        CapUse(
+            payer=budget.payer,
+            id=budget.id,
+            name=name,
+            period=period.what,
+            cap=cap,
+            spent=spent,
+            ends_at=round(now + period.seconds_left),
+        )
+        for name, budget in capped
+        for period, cap, spent in zip(
+            periods_at(now),
+            (budget.caps.per_day, budget.caps.per_month),
+            spending.spent(budget.id),
+            strict=True,
+        )
+        if cap is not None
+    ]
 
 
 @asynccontextmanager

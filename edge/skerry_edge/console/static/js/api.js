@@ -57,6 +57,8 @@ export const apiPath = (path) => `/console/api/client/v4/accounts/${me.account}/
 
 export const call = (path, body, more) => send("POST", apiPath(path), body, more);
 
+export const download = (path) => send("GET", apiPath(path));
+
 export const stream = (view, signal) => send("GET", `/console/live?view=${view}`, undefined, { signal });
 
 /** Yields the events of a stream: `{event, data}`, and `{comment}` of its comments. */

@@ -44,6 +44,8 @@ const PATHS = {
   playground: "M4 5h16v11H9l-5 4zM8 9h8M8 12.5h5",
   requests: "M3 5h7M3 10h12M8 15h10M13 20h8",
   regions: "M3 6l6-3 6 3 6-3v15l-6 3-6-3-6 3zM9 3v15M15 6v15",
+  usage: "M4 20V10h4v10zM10 20V4h4v16zM16 20v-7h4v7z",
+  batches: "M4 4h16v4H4zM4 10h16v4H4zM4 16h9v4H4z",
   sun: "M12 8a4 4 0 1 1 0 8 4 4 0 0 1 0-8zM12 2v2M12 20v2M2 12h2M20 12h2M5 5l1.4 1.4M17.6 17.6L19 19"
     + "M5 19l1.4-1.4M17.6 6.4L19 5",
   out: "M10 4H5v16h5M14 8l5 4-5 4M19 12H9",
@@ -108,6 +110,12 @@ export function dialog(title, body, actions) {
   made.showModal();
   return made;
 }
+
+/** Resolves to whether somebody wants what cannot be taken back. */
+export const confirmed = (title, body, word) => new Promise((resolve) => {
+  const made = dialog(title, body, [h("button", { class: "button" }, "Leave it"), h("button", { class: "danger", value: "yes" }, word)]);
+  made.addEventListener("close", () => resolve(made.returnValue === "yes"));
+});
 
 /** A setting of this browser; nothing of prompts or tokens is ever kept. */
 export function setting(name, value) {

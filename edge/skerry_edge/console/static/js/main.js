@@ -6,6 +6,8 @@ const PAGES = [
   { id: "playground", name: "Playground", key: "p", question: "What does a model say, and how fast?" },
   { id: "requests", name: "Requests", key: "r", question: "What happened to this request, and why here?" },
   { id: "regions", name: "Regions", key: "m", question: "How far, how busy, and is all of it there?" },
+  { id: "usage", name: "Usage & caps", key: "u", question: "Who spent what?" },
+  { id: "batches", name: "Batches", key: "b", question: "What waits, and what came of it?" },
 ];
 const root = document.documentElement;
 const main = $("#main");
