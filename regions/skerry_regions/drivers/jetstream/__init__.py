@@ -1,0 +1,1 @@
+"""What machines share through JetStream: a connection, streams of messages by key, a follower."""

@@ -1,0 +1,26 @@
+"""All streams of a platform, with their bounds."""
+
+from __future__ import annotations
+
+from skerry_regions.drivers.jetstream.specs import MIB, StreamSpec
+from skerry_regions.zones import GLOBAL
+
+DAY_SECONDS = 24 * 3600.0
+
+MONEY = StreamSpec(
+    table="money",  # PAYER: caps, and what each edge may spend
+    max_bytes=256 * MIB,
+    max_message_bytes=64 * 1024,
+    max_age_seconds=70 * DAY_SECONDS,  # since it was last written: all its periods are over
+    is_durable=True,
+)
+
+OF_PLATFORM = (MONEY,)
+"""Streams of which a platform has one each, in the zone `global`: they have no content."""
+OF_ZONE: tuple[StreamSpec, ...] = ()
+"""Streams that every zone has."""
+
+
+def declared(zone: str) -> list[tuple[StreamSpec, str]]:
+    """Return all streams that an edge of a zone uses."""
+    return [(spec, GLOBAL) for spec in OF_PLATFORM] + [(spec, zone) for spec in OF_ZONE]

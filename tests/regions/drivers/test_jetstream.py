@@ -1,0 +1,333 @@
+"""Messages by key on real NATS servers: each write has one effect, whatever fails meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from nats.aio.client import Client
+from tests.regions.drivers.faults import FAULTS, Fault, FaultPlan
+from tests.regions.drivers.nats_server import NatsCluster, NatsServer
+
+from skerry.errors import Unavailable
+from skerry_regions.drivers.jetstream.answers import StateUnfit, StreamFull
+from skerry_regions.drivers.jetstream.connection import JetStream
+from skerry_regions.drivers.jetstream.follower import StreamFollower
+from skerry_regions.drivers.jetstream.server_settings import (
+    ClusterSettings,
+    ServerSettings,
+    unfit_settings,
+    version_of,
+)
+from skerry_regions.drivers.jetstream.specs import GIB, MIB, StreamSpec, key_of
+from skerry_regions.drivers.jetstream.stream import KeyedStream, RevisionConflict, Stored, Write
+from skerry_regions.drivers.jetstream.tables import declared
+from skerry_regions.state_url import StateURL
+
+SPEC = StreamSpec(table="test", max_bytes=8 * MIB, max_message_bytes=1024, is_durable=True)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
+    cluster = NatsCluster(tmp_path_factory.mktemp("nats"), size=1)
+    yield cluster
+    cluster.stop()
+
+
+@asynccontextmanager
+async def opened(
+    cluster: NatsCluster, spec: StreamSpec = SPEC, plan: FaultPlan | None = None, zone: str = "eu"
+) -> AsyncGenerator[KeyedStream]:
+    jetstream = JetStream(cluster.state, make_client=Client if plan is None else plan.client)
+    await jetstream.open((spec, zone))
+    assert jetstream.problem == ""
+    try:
+        yield KeyedStream(jetstream, spec, zone)
+    finally:
+        await jetstream.close()
+
+
+def test_a_write_stands_under_its_expectation(server: NatsCluster) -> None:
+    async def use() -> None:
+        async with opened(server) as stream:
+            assert await stream.last("a.1") is None
+            first = await stream.write(Write("a.1", b"one", expected=0))
+            stored = await stream.last("a.1")
+            assert stored is not None
+            assert (stored.key, stored.data, stored.sequence) == ("a.1", b"one", first)
+            with pytest.raises(RevisionConflict) as refused:
+                await stream.write(Write("a.1", b"two", expected=0))
+            assert refused.value.found == stored
+            second = await stream.write(Write("a.1", b"two", expected=first))
+            with pytest.raises(RevisionConflict):
+                await stream.write(Write("a.1", b"three", expected=first))
+            last = await stream.last("a.1")
+            assert last is not None
+            assert (last.data, last.sequence) == (b"two", second)
+            await stream.delete("a.1")
+            assert await stream.last("a.1") is None
+
+    asyncio.run(use())
+
+
+def test_the_same_write_twice_has_one_effect(server: NatsCluster) -> None:
+    async def use() -> None:
+        async with opened(server) as stream:
+            write = Write("b", b"one", expected=0)
+            first = await stream.write(write)
+            assert await stream.write(write) == first
+            second = await stream.write(Write("b", b"two", expected=first))
+            with pytest.raises(RevisionConflict):
+                await stream.write(write)
+            last = await stream.last("b")
+            assert last is not None
+            assert (last.data, last.sequence) == (b"two", second)
+            assert await stream.count("b") == 1
+
+    asyncio.run(use())
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_record_that_two_change_loses_no_change_whatever_fails(
+    server: NatsCluster, fault: Fault
+) -> None:
+    """At each request of the first: reads, writes, and reads after a conflict."""
+
+    async def count(stream: KeyedStream, key: str, name: str, number: int) -> None:
+        while True:
+            try:
+                found = await stream.last(key)
+            except Unavailable:
+                await asyncio.sleep(0.05)
+                continue
+            counts, revision = (json.loads(found.data), found.sequence) if found else ({}, 0)
+            counts[name] = number
+            try:
+                await stream.write(Write(key, json.dumps(counts).encode(), expected=revision))
+                return
+            except RevisionConflict as conflict:
+                if conflict.found and json.loads(conflict.found.data).get(name) == number:
+                    return
+
+    async def run(at: int) -> bool:
+        plan, key = FaultPlan(fault, at, server), key_of("c", fault, str(at))
+        async with opened(server, plan=plan) as one, opened(server) as other:
+            plan.is_armed = True
+            for number in (1, 2):
+                await asyncio.gather(count(one, key, "a", number), count(other, key, "b", number))
+            last = await other.last(key)
+            assert last is not None
+            assert json.loads(last.data) == {"a": 2, "b": 2}
+        return plan.was_hit
+
+    at = 0
+    while asyncio.run(run(at)):
+        at += 1
+    assert at >= 4
+
+
+def test_a_full_stream_refuses(server: NatsCluster) -> None:
+    spec = StreamSpec(table="full", max_bytes=4096, max_message_bytes=1024)
+
+    async def use() -> None:
+        async with opened(server, spec) as stream:
+
+            async def fill() -> None:
+                for number in range(100):
+                    await stream.write(Write(f"k.{number}", bytes(500), expected=0))
+
+            with pytest.raises(StreamFull, match="skerry-full-eu is full"):
+                await fill()
+            state = await stream.state()
+            assert 0 < state.num_bytes <= state.max_bytes == 4096
+
+    asyncio.run(use())
+
+
+def test_immutable_values_are_read_anywhere_and_time_ends_them(server: NatsCluster) -> None:
+    spec = StreamSpec(
+        table="short", max_bytes=MIB, max_message_bytes=1024, is_immutable=True, has_ttl=True
+    )
+
+    async def use() -> None:
+        async with opened(server, spec) as stream:
+            sequence = await stream.write(Write("a", b"x", expected=0, ttl_seconds=1))
+            assert await stream.get("a") == Stored("a", b"x", sequence, (await stored_id(stream)))
+            assert await stream.get("b") is None
+            async with asyncio.timeout(3):
+                while await stream.get("a") is not None:  # noqa: ASYNC110  (a server's)
+                    await asyncio.sleep(0.05)
+
+    async def stored_id(stream: KeyedStream) -> str:
+        found = await stream.last("a")
+        assert found is not None
+        return found.id
+
+    asyncio.run(use())
+
+
+def test_who_follows_gets_what_is_there_and_what_comes(server: NatsCluster) -> None:
+    async def use() -> None:
+        async with opened(server, zone="follow") as stream:
+            await stream.write(Write("a", b"1"))
+            await stream.write(Write("a", b"2"))
+            seen: list[tuple[str, bytes]] = []
+            follower = StreamFollower(stream, lambda stored: seen.append((stored.key, stored.data)))
+            follower.start()
+            await until(lambda: seen == [("a", b"2")])
+            await stream.write(Write("b", b"3"))
+            await until(lambda: seen[1:] == [("b", b"3")])
+            state = await stream.state()
+            assert state.num_consumers == 1
+            # its consumer dies without a word
+            names = await stream.jetstream.call(f"CONSUMER.NAMES.{stream.name}", {})
+            for name in names["consumers"]:
+                await stream.jetstream.call(f"CONSUMER.DELETE.{stream.name}.{name}")
+            await stream.write(Write("c", b"4"))
+            await until(lambda: seen[2:] == [("c", b"4")], seconds=10)
+            await follower.close()
+
+    asyncio.run(use())
+
+
+def test_who_follows_is_told_of_a_store_that_forgot(tmp_path: Path) -> None:
+    cluster = NatsCluster(tmp_path, size=1)
+
+    async def use() -> None:
+        async with opened(cluster) as stream:
+            for number in range(3):
+                await stream.write(Write(f"k{number}", b"x"))
+            seen: list[str] = []
+            lost: list[bool] = []
+            follower = StreamFollower(
+                stream, lambda stored: seen.append(stored.key), lambda: lost.append(True)
+            )
+            follower.start()
+            await until(lambda: len(seen) == 3)
+            await stream.jetstream.call(f"STREAM.DELETE.{stream.name}")
+            await stream.jetstream.call(f"STREAM.CREATE.{stream.name}", SPEC.config("eu", 1))
+            await stream.write(Write("new", b"x"))
+            await until(lambda: lost == [True] and seen[3:] == ["new"], seconds=10)
+            await follower.close()
+
+    asyncio.run(use())
+    cluster.stop()
+
+
+async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110  (it is a server's, or another task's)
+            await asyncio.sleep(0.02)
+
+
+def test_servers_that_are_away_stop_no_start_and_are_used_when_they_are_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skerry_regions.drivers.jetstream.connection.OPEN_SECONDS", 0.2)
+    cluster = NatsCluster(tmp_path, size=1)
+    cluster.kill("n1")
+
+    async def use() -> None:
+        jetstream = JetStream(cluster.state)
+        await jetstream.open((SPEC, "eu"))
+        stream = KeyedStream(jetstream, SPEC, "eu")
+        with pytest.raises(Unavailable, match="NATS cannot be used now"):
+            await stream.last("a")
+        cluster.start("n1")
+        await until(lambda: not jetstream.problem, seconds=15)
+        assert await stream.last("a") is None
+        await jetstream.close()
+
+    asyncio.run(use())
+    cluster.stop()
+
+
+@pytest.mark.parametrize(
+    ("sync", "query", "message"),
+    [
+        ("2m", "system=sys:sys&replicas=1", "Set `sync_interval: always`"),
+        ("always", "replicas=1", r"write `\?system=USER:PASSWORD`"),
+        ("always", "system=sys:sys", "is not part of a cluster"),
+        ("2m", "replicas=1&durability=relaxed", None),
+        ("always", "system=sys:sys&replicas=1", None),
+    ],
+)
+def test_unfit_servers_are_refused_with_what_to_change(
+    tmp_path: Path, sync: str, query: str, message: str | None
+) -> None:
+    cluster = NatsCluster(tmp_path, size=1, sync=sync)
+    url = StateURL.parse(f"{cluster.url.partition('?')[0]}?{query}")
+    assert url is not None
+
+    async def use() -> None:
+        jetstream = JetStream(url)
+        if message is None:
+            await jetstream.open((SPEC, "eu"))
+            assert jetstream.problem == ""
+        else:
+            with pytest.raises(StateUnfit, match=message):
+                await jetstream.open((SPEC, "eu"))
+        await jetstream.close()
+
+    asyncio.run(use())
+    cluster.stop()
+
+
+def test_old_and_small_servers_are_named() -> None:
+    url = StateURL(servers=("nats://a:4222",), replicas=1, system=("sys", "sys"))
+    cluster = ClusterSettings(
+        (
+            ServerSettings(name="old", version=(2, 11, 9), is_synced=True),
+            ServerSettings(name="small", version=(2, 12, 3), is_synced=True, store_bytes=GIB),
+        ),
+        is_clustered=True,
+    )
+    spec = StreamSpec(table="big", max_bytes=GIB, max_message_bytes=1024, is_durable=True)
+    assert unfit_settings(cluster, url, [(spec, "eu")]) == [
+        "The server old is nats-server 2.11.9: at least 2.12.3 is needed.",
+        "The server small may store 1.0 GiB, and the streams may take 1.0 GiB, which is to be at "
+        "most 70% of it: raise `max_file_store`.",
+    ]
+    assert unfit_settings(cluster, url, []) == [
+        "The server old is nats-server 2.11.9: at least 2.12.3 is needed."
+    ]
+
+
+def test_versions() -> None:
+    assert version_of("2.12.3") == version_of("2.12.3-RC.1") == (2, 12, 3)
+    assert version_of("2.15.1") > (2, 12, 3) > version_of("none")
+
+
+def test_every_stream_is_bounded_and_names_its_zone() -> None:
+    for spec, zone in declared("eu"):
+        config = spec.config(zone, 3)
+        assert config["name"].endswith(f"-{zone}")
+        assert config["subjects"] == [f"{config['name']}.>"]
+        assert 0 < config["max_bytes"] <= 64 * GIB
+        assert 0 < config["max_msg_size"] <= MIB
+
+
+def test_keys_have_no_characters_that_subjects_may_not() -> None:
+    assert key_of("0123abc", "T_a-b") == "0123abc.T_a-b"
+    assert key_of("issuer:a b", "*") == "=6973737565723a612062.=2a"
+    assert key_of("=61") != key_of("a")
+
+
+def test_a_plain_server_serves_a_trial(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path)
+    url = StateURL.parse(f"{server.url}?replicas=1&durability=relaxed")
+    assert url is not None
+
+    async def use() -> None:
+        jetstream = JetStream(url)
+        await jetstream.open((SPEC, "eu"))
+        stream = KeyedStream(jetstream, SPEC, "eu")
+        assert await stream.write(Write("a", b"x", expected=0)) == 1
+        await jetstream.close()
+
+    asyncio.run(use())
+    server.stop()
