@@ -251,6 +251,7 @@ def _model(spec: ModelSpec, limits: Limits) -> dict[str, Any]:
         "id": spec.id,
         "task": spec.task,
         "context": spec.context_window,
+        "bytes": spec.size,
         "max_tokens": spec.default_max_tokens or limits.default_max_tokens,
         "sampling": spec.sampling.resolved(OPENAI_TEMPERATURE),
         "capabilities": list(spec.capabilities),

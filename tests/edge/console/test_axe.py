@@ -34,7 +34,8 @@ RUN = """axe.run(document).then(result => JSON.stringify(result.violations.map(e
     [each.id, ...each.nodes.map(node => node.target.join(' '))])))"""
 PAGES = {
     "playground": "#run", "requests": ".requests tbody tr", "one request": ".why-row",
-    "regions": ".light", "usage": ".sums", "batches": ".batches tbody tr", "login": "#token",
+    "regions": ".light", "models": ".models tbody tr", "usage": ".sums",
+    "batches": ".batches tbody tr", "login": "#token",
 }  # fmt: skip
 
 

@@ -44,6 +44,7 @@ const PATHS = {
   playground: "M4 5h16v11H9l-5 4zM8 9h8M8 12.5h5",
   requests: "M3 5h7M3 10h12M8 15h10M13 20h8",
   regions: "M3 6l6-3 6 3 6-3v15l-6 3-6-3-6 3zM9 3v15M15 6v15",
+  models: "M12 3l8 4.5v9L12 21l-8-4.5v-9zM4 7.5l8 4.5 8-4.5M12 12v9",
   usage: "M4 20V10h4v10zM10 20V4h4v16zM16 20v-7h4v7z",
   batches: "M4 4h16v4H4zM4 10h16v4H4zM4 16h9v4H4z",
   sun: "M12 8a4 4 0 1 1 0 8 4 4 0 0 1 0-8zM12 2v2M12 20v2M2 12h2M20 12h2M5 5l1.4 1.4M17.6 17.6L19 19"

@@ -6,6 +6,7 @@ const PAGES = [
   { id: "playground", name: "Playground", key: "p", question: "What does a model say, and how fast?" },
   { id: "requests", name: "Requests", key: "r", question: "What happened to this request, and why here?" },
   { id: "regions", name: "Regions", key: "m", question: "How far, how busy, and is all of it there?" },
+  { id: "models", name: "Models", key: "o", question: "What can be asked, and what does it take?" },
   { id: "usage", name: "Usage & caps", key: "u", question: "Who spent what?" },
   { id: "batches", name: "Batches", key: "b", question: "What waits, and what came of it?" },
 ];
