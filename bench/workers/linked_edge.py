@@ -27,14 +27,14 @@ from skerry_regions.region.cluster_state import ClusterState
 from skerry_regions.region.cost_placer import CostPlacer
 from skerry_regions.region.directory import Directory
 from skerry_regions.region.remote_region import RemoteRegion
-from skerry_regions.wire.protocol import PROTOCOL_VERSION, Hello, ModelBuild
+from skerry_regions.wire.protocol import VERSIONS, Hello, ModelBuild
 
 
 async def run(home: Home) -> None:
     spec, files = default_model()
     text = TextModel(files, context_window=spec.context_window)
     build = ModelBuild(id=spec.id, tokenizer=files.tokenizer_digest, template=files.template_digest)
-    hello = Hello(versions=[PROTOCOL_VERSION], id="edge", models=[build], max_streams=STREAMS)
+    hello = Hello(versions=[*VERSIONS], id="edge", models=[build], max_streams=STREAMS)
     state = ClusterState(REGION)
     directory = Directory(SqliteRegistry(home.registry), hello, state, region=REGION)
     placer = CostPlacer(directory, state, {MODEL: files.model_key}, Random())

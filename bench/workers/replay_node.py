@@ -33,7 +33,7 @@ from skerry_regions.registry import Member
 from skerry_regions.view import NodeLoad
 from skerry_regions.wire.listener import Abortable, NodeServer
 from skerry_regions.wire.protocol import (
-    PROTOCOL_VERSION,
+    VERSIONS,
     Accepted,
     AnyEvent,
     Done,
@@ -243,7 +243,7 @@ async def run(seconds_per_step: float, home: Home) -> None:
         template=files.template_digest,
         numeric_build=BUILD,
     )
-    hello = Hello(versions=[PROTOCOL_VERSION], id=BUILD, models=[build], max_streams=STREAMS)
+    hello = Hello(versions=[*VERSIONS], id=BUILD, models=[build], max_streams=STREAMS)
     node = NodeServer(ReplayNode(spec.id, ids, pace), hello)
     address = await node.listen(Address(path=str(home.run / "replay.sock")))
     member = Member(

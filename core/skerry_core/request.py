@@ -189,6 +189,7 @@ class Output:
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     """Per chunk, in order; the first token has none."""
     kv: Sequence[KVBlock] = ()  # of the prompt, in order, when the request exports it
+    begun: EngineUsage | None = None  # with the first token: what its prompt found cached
     finish_reason: FinishReason | None = None
     usage: EngineUsage | None = None
     failure: str | None = None

@@ -48,12 +48,13 @@ class Prompts:
 
 
 class Agent:
-    """Sends its turns with rolling breakpoints, behind a billing line that changes."""
+    """Sends its turns with rolling breakpoints, behind a billing line that changes; what it reads
+    from the cache is the same at an answer's start and end."""
 
     def __init__(self, client: anthropic.Anthropic, numbers: Iterator[int]) -> None:
         self._client, self._numbers = client, numbers
 
-    def ask(self, turns: list[str], *, is_kept: bool = True) -> Any:
+    def ask(self, turns: list[str], *, is_kept: bool = True, is_billed: bool = True) -> Any:
         billing = f"x-anthropic-billing-header: cc_version=2.1.117; cch={next(self._numbers):05x};"
         roles = ("user", "assistant")
         messages: list[Any] = [
@@ -64,10 +65,14 @@ class Agent:
         if is_kept:
             system[1]["cache_control"] = HOUR
             messages[-1]["content"][0]["cache_control"] = FIVE
-        answer = self._client.messages.create(
-            model=MODEL, max_tokens=1, system=system, messages=messages
-        )
-        return answer.usage
+        told: list[Any] = [*self._client.messages.create(
+            model=MODEL, max_tokens=1, system=system[not is_billed :], messages=messages,
+            stream=True,
+        )]  # fmt: skip
+        start, end = told[0].message.usage, told[-2].usage
+        for name in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"):
+            assert getattr(start, name) == getattr(end, name), name
+        return start
 
 
 def home_of(parent: Path, files: ModelFiles) -> Skerry:
@@ -116,6 +121,11 @@ def test_an_agents_turns_read_what_an_endless_cache_would(
             assert usage.cache_creation_input_tokens == whole - read
             assert usage.input_tokens == len(ids) - whole
             endless.learn(ids)
+        billed, plain = (
+            agent.ask([*turns, f"{number}.", SAID], is_billed=number == 8) for number in (8, 9)
+        )
+        assert billed.cache_read_input_tokens == plain.cache_read_input_tokens > 0
+        assert billed.input_tokens == plain.input_tokens
         for number in range(16):  # twice the pool, of the same account
             agent.ask([f"{number} {SAID} {SAID} {SAID}"], is_kept=False)
         usage = agent.ask(turns)

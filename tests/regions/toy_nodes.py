@@ -23,7 +23,15 @@ from skerry_regions.region.remote_region import RemoteRegion
 from skerry_regions.region.remote_stream import RemoteStream
 from skerry_regions.wire.link import NodeLink, Patience
 from skerry_regions.wire.listener import NodeServer
-from skerry_regions.wire.protocol import Done, Hello, ModelBuild, Sampling, Submit, Tokens
+from skerry_regions.wire.protocol import (
+    VERSIONS,
+    Done,
+    Hello,
+    ModelBuild,
+    Sampling,
+    Submit,
+    Tokens,
+)
 from skerry_regions.zones import GLOBAL
 
 MODEL = "@cf/skerry/toy"
@@ -36,7 +44,7 @@ CALM = Patience(ping=0.02)
 
 def hello(id: str) -> Hello:
     build = ModelBuild(id=MODEL, tokenizer="t", template="c")
-    return Hello(versions=[1], id=id, models=[build])
+    return Hello(versions=[*VERSIONS], id=id, models=[build])
 
 
 class Gate:

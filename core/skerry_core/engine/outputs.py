@@ -61,6 +61,7 @@ class OutputBuilder:
         reason: FinishReason | None = None
         failure: str | None = None
         withheld = led = False
+        is_first = sequence.output_tokens == len(sequence.request.output_ids)
         if row.makes_token:
             k = sequence.sampling.logprobs
             for sample in samples[row.num_targets : row.num_targets + 1 + row.num_accepted]:
@@ -80,6 +81,7 @@ class OutputBuilder:
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
             kv=kv,
+            begun=sequence if is_first and made else None,
             finish_reason=reason,
             usage=None if reason is None else sequence,
             failure=failure,

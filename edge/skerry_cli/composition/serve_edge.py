@@ -58,7 +58,7 @@ from skerry_regions.spec_types import ConsoleMode, PlacementRule
 from skerry_regions.topology.spec import Topology
 from skerry_regions.wire.client import RegionClient
 from skerry_regions.wire.link_auth import LinkKey
-from skerry_regions.wire.protocol import PROTOCOL_VERSION, Hello, ModelBuild
+from skerry_regions.wire.protocol import VERSIONS, Hello, ModelBuild
 
 NODE_SECONDS = 10.0  # to find a node for every model; after that it serves what there is
 
@@ -265,7 +265,7 @@ def _hello(id: str, models: list[InstalledModel]) -> Hello:
         )
         for model in models
     ]
-    return Hello(versions=[PROTOCOL_VERSION], id=id, models=builds)
+    return Hello(versions=[*VERSIONS], id=id, models=builds)
 
 
 def _describe(

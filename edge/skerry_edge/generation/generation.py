@@ -95,6 +95,9 @@ class Generation:
                 if isinstance(event, Done):
                     yield self._last_piece(event.finish_reason, event.usage)
                     return
+                if event.prompt is not None:
+                    for observer in self._observers:
+                        observer.prompt(event.prompt)
                 if event.prompt_logprobs:
                     yield Piece([], prompt_logprobs=event.prompt_logprobs)
                 if transcript.stopped or not event.token_ids:

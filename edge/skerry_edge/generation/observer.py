@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from skerry_regions.wire.client import TokenStream
+from skerry_regions.wire.pins import PromptUse
 from skerry_regions.wire.protocol import PhaseUsage
 
 
@@ -13,6 +14,10 @@ class StreamObserver(Protocol):
 
     def placed(self, stream: TokenStream) -> None:
         """Take note of the stream, once a region has given it."""
+        ...
+
+    def prompt(self, use: PromptUse) -> None:
+        """Take note of what is known of its prompt, before any token."""
         ...
 
     def tokens(self, number: int) -> None:

@@ -13,7 +13,7 @@ from skerry_edge.ledger.usage_journal import UsageEntry, UsageJournal
 from skerry_edge.ledger.usage_tables import Amount, Outcome
 from skerry_regions.digests import prefix_chain
 from skerry_regions.wire.client import TokenStream
-from skerry_regions.wire.pins import Pinned
+from skerry_regions.wire.pins import Pinned, PromptUse
 from skerry_regions.wire.protocol import PhaseUsage
 
 
@@ -23,6 +23,7 @@ class ChoiceUsage:
     def __init__(self) -> None:
         self.num_tokens = 0
         self.has_failed = self.is_done = False
+        self._prompt: PromptUse | PhaseUsage | None = None  # the latest word of it
         self._usage: PhaseUsage | None = None
 
     @property
@@ -33,15 +34,19 @@ class ChoiceUsage:
     @property
     def cached_tokens(self) -> int:
         """Return tokens of the prompt that were not computed."""
-        return 0 if self._usage is None else self._usage.cached_tokens
+        return 0 if self._prompt is None else self._prompt.cached_tokens
 
     @property
     def pinned(self) -> Pinned | None:
         """Return what its pins did."""
-        return None if self._usage is None else self._usage.pinned
+        return None if self._prompt is None else self._prompt.pinned
 
     def placed(self, stream: TokenStream) -> None:
         """Do nothing: only tokens are charged."""
+
+    def prompt(self, use: PromptUse) -> None:
+        """Keep what was cached."""
+        self._prompt = use
 
     def tokens(self, number: int) -> None:
         """Count a step."""
@@ -50,6 +55,7 @@ class ChoiceUsage:
     def done(self, reason: str, usage: PhaseUsage | None) -> None:
         """Keep what its engines said."""
         self.is_done, self._usage = True, usage
+        self._prompt = usage or self._prompt
 
     def failed(self, code: str, *, is_ours: bool) -> None:
         """Note a failure of ours, for which nothing is charged."""

@@ -11,6 +11,7 @@ from skerry_regions.phases import Timeline
 from skerry_regions.region.attempt_record import AttemptedStream, AttemptRecord
 from skerry_regions.trace_context import TraceContext
 from skerry_regions.wire.client import TokenStream
+from skerry_regions.wire.pins import PromptUse
 from skerry_regions.wire.protocol import PhaseUsage
 
 ABORT = "abort"  # how a choice ended that neither finished nor failed
@@ -49,6 +50,9 @@ class ChoiceTelemetry:
     def placed(self, stream: TokenStream) -> None:
         """Note the stream that a region gave."""
         self._stream = stream
+
+    def prompt(self, use: PromptUse) -> None:
+        """Do nothing: the end says it too."""
 
     def tokens(self, number: int) -> None:
         """Observe a step."""

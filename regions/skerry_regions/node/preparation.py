@@ -11,13 +11,15 @@ from typing import Protocol
 from skerry.errors import InvalidInput, SkerryError
 from skerry_core.grammar.matcher import Matcher
 from skerry_core.reasoning_budget import ReasoningBudget
-from skerry_core.request import KVBlock
+from skerry_core.request import KVBlock, RequestRejected
 from skerry_regions.kv.connector import KVConnector
 from skerry_regions.kv.receiver import Arrived
 from skerry_regions.node.grammar.grammars import Grammars
 from skerry_regions.node.stream import NodeStream
 from skerry_regions.wire.protocol import Accepted, Event, Submit, Tokens
 from skerry_regions.wire.reports import Fetched
+
+AT_ONCE_TOKENS = 256  # of a transcript, which a budget reads in about a millisecond
 
 Emit = Callable[[NodeStream, Accepted | Event], bool]
 """Passes an event of a stream on; False when the stream ended of it."""
@@ -33,16 +35,9 @@ class StartGeneration(Protocol):
         matcher: Matcher | None = None,
         kv: Sequence[KVBlock] = (),
         *,
+        budget: ReasoningBudget | None = None,
         private: bool = False,
     ) -> None: ...
-
-
-def budget_of(request: Submit, grammars: Grammars | None) -> ReasoningBudget | None:
-    """Return what bounds a request's reasoning, after its transcript. Raises RequestRejected."""
-    if request.reasoning is None:
-        return None
-    texts = () if grammars is None else grammars.token_texts
-    return ReasoningBudget(request.reasoning, request.output_ids, texts)
 
 
 class Preparation:
@@ -63,6 +58,7 @@ class Preparation:
         another stream waits for the transfer.
         """
         self._submit = submit
+        self._grammars = grammars
         self._connector = connector
         self._on_unknown = on_unknown
         self._compiling: asyncio.Task[Matcher] | None = None
@@ -107,13 +103,14 @@ class Preparation:
             stream.times.compiled()
             if not emit(stream, Accepted(stream=stream.number)):
                 return
-        if self._arriving is None:
-            start(stream, self._submit, matcher)
-            return
-        arrived = await self._arriving
+        arrived = None
+        if self._arriving is not None:
+            arrived = await self._arriving
+            if arrived is None:
+                stream.times.received(0, 0, lost=True)
         if arrived is None:
-            stream.times.received(0, 0, lost=True)
-            start(stream, self._submit, matcher)
+            budget = await self._budget(self._submit)
+            start(stream, self._submit, matcher, budget=budget)
             return
         stream.times.received(arrived.num_blocks, arrived.num_bytes, lost=False)
         if (first := arrived.first_token) is not None:
@@ -129,7 +126,23 @@ class Preparation:
                 return
             stream.next_index += len(first.token_ids)
         arrival = self._connector.arrival(self._submit, arrived)
-        start(stream, arrival.request, matcher, arrival.blocks, private=arrival.private)
+        budget = await self._budget(arrival.request)
+        start(
+            stream, arrival.request, matcher, arrival.blocks, budget=budget, private=arrival.private
+        )
+
+    async def _budget(self, request: Submit) -> ReasoningBudget | None:
+        """Return what bounds a request's reasoning, after its transcript: a long one is read on a
+        thread. Raises InvalidInput."""
+        if request.reasoning is None:
+            return None
+        texts = () if self._grammars is None else self._grammars.token_texts
+        take = functools.partial(ReasoningBudget, request.reasoning, request.output_ids, texts)
+        is_short = len(request.output_ids) <= AT_ONCE_TOKENS
+        try:
+            return take() if is_short else await asyncio.to_thread(take)
+        except RequestRejected as error:
+            raise InvalidInput(str(error)) from None
 
     def _check(self, matcher: Matcher) -> None:
         """Raises InvalidInput for a strict grammar without a known way to a whole output."""

@@ -44,7 +44,7 @@ from skerry_regions.registry import Member, Registry
 from skerry_regions.view import Role
 from skerry_regions.wire.link_auth import LinkKey
 from skerry_regions.wire.listener import NodeServer
-from skerry_regions.wire.protocol import PROTOCOL_VERSION, Hello, ModelBuild
+from skerry_regions.wire.protocol import VERSIONS, Hello, ModelBuild
 
 logger = logging.getLogger(__name__)
 
@@ -283,7 +283,7 @@ def _hello(options: NodeOptions, spec: ModelSpec, files: ModelFiles, numeric_bui
         template=files.template_digest,
         numeric_build=numeric_build,
     )
-    return Hello(versions=[PROTOCOL_VERSION], id=options.id, models=[build])
+    return Hello(versions=[*VERSIONS], id=options.id, models=[build])
 
 
 def _remove_sockets(options: NodeOptions) -> None:

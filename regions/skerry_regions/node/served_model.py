@@ -18,11 +18,12 @@ from skerry_core.engine.figures import Statistics
 from skerry_core.engine.sequence import Sequence
 from skerry_core.engine.worker import Worker
 from skerry_core.grammar.matcher import Matcher
+from skerry_core.reasoning_budget import ReasoningBudget
 from skerry_core.request import KVBlock, Output
 from skerry_regions.kv.connector import KVConnector
 from skerry_regions.node.grammar.grammars import Grammars
 from skerry_regions.node.metrics import NodeMetrics
-from skerry_regions.node.preparation import Preparation, budget_of
+from skerry_regions.node.preparation import Preparation
 from skerry_regions.node.rejections import REFUSED, State, rejection, unavailable
 from skerry_regions.node.reporting import Reporter, StepNews
 from skerry_regions.node.stream import NodeStream, Sink
@@ -107,6 +108,7 @@ class ServedModel:
         matcher: Matcher | None = None,
         kv: ListOf[KVBlock] = (),
         *,
+        budget: ReasoningBudget | None = None,
         private: bool = False,
     ) -> None:
         """Give a request to the engine, and its KV to the node that it is handed over to.
@@ -123,7 +125,7 @@ class ServedModel:
                 stream.engine_id,
                 request,
                 matcher=matcher,
-                budget=budget_of(request, self._grammars) if request.reasoning else None,
+                budget=budget,
                 kv=kv,
                 exports_kv=outgoing is not None,
                 export_pages=None if outgoing is None else outgoing.pages,

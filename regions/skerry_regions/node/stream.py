@@ -13,6 +13,7 @@ from skerry_core.request import EngineUsage, Output
 from skerry_regions.kv.engine_transfers import PromptTransfer
 from skerry_regions.node.metrics import NodeMetrics
 from skerry_regions.phases import Phase, Timeline
+from skerry_regions.wire.pins import PromptUse
 from skerry_regions.wire.protocol import (
     Accepted,
     Done,
@@ -201,6 +202,9 @@ class NodeStream:
 
     def tokens(self, output: Output) -> Tokens:
         """Return the event of what a step made."""
+        prompt = None
+        if output.begun is not None:
+            prompt = msgspec.convert(output.begun, PromptUse, from_attributes=True)
         return Tokens(
             stream=self.number,
             index=self.next_index,
@@ -209,6 +213,7 @@ class NodeStream:
             prompt_logprobs=output.prompt_logprobs or None,
             withheld=output.withheld,
             led=output.led,
+            prompt=prompt,
         )
 
     def done(self, finish_reason: FinishReason, usage: EngineUsage, timeline: Timeline) -> Done:

@@ -113,9 +113,12 @@ class Attempt:
         self._note_end()
 
     def _push(self, event: Accepted | Event) -> None:
-        """Push an event of the decode node, whose last event is the attempt's."""
+        """Push an event of the decode node, whose last event is the attempt's. What that found
+        cached of the prompt was handed over to it."""
         node = self.route.decode.node
         self._note_first(event, node)
+        if isinstance(event, Tokens) and event.prompt is not None and self.route.prefill:
+            event = replace(event, prompt=None)
         if isinstance(event, Done | Failed):
             self._note_end()
         if isinstance(event, Done):

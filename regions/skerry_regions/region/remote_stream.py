@@ -122,6 +122,8 @@ class RemoteStream(AttemptedStream):
 
     def _passed_on(self, tokens: Tokens) -> Tokens | None:
         """Return what of it is new, or None; the attempt is a good one."""
+        if tokens.prompt is not None and self._num_attempts > 1:  # see `_usage`
+            tokens = replace(tokens, prompt=None)
         fresh = self._emitted.fresh(tokens)
         self._withheld |= tokens.withheld
         self._failing_since = None

@@ -57,11 +57,14 @@ class EdgeConnection(Connection[NodeMessage, _EdgeStream]):
         """Open a stream and return its number; `submit.stream` is replaced by it.
 
         Raises `Overloaded` when the connection has all the streams it may have, and `Unavailable`
-        when the two sides do not mean the same by the model's token ids.
+        when the two sides do not mean the same by the model's token ids, or the node is too old for
+        what the request wants.
         """
         terms = self._terms()
         if submit.model not in terms.models:
             raise Unavailable(f"the node does not serve {submit.model} as this edge knows it")
+        if terms.version < 2 and isinstance(submit, Submit):
+            submit = _in_first_version(submit)
         if len(self._streams) >= terms.max_streams or self._last_stream >= MAX_STREAM_ID:
             raise Overloaded(f"all {terms.max_streams} streams to this node are taken")
         stream = self._last_stream + 1
@@ -143,3 +146,11 @@ class EdgeConnection(Connection[NodeMessage, _EdgeStream]):
         stream.credit -= 1
         stream.next_index += len(event.token_ids)
         return not stream.aborted
+
+
+def _in_first_version(submit: Submit) -> Submit:
+    """Return what a node of the protocol's first version is sent: a cache may do without pins, and
+    usage then says that nothing was kept. Raises `Unavailable` for a limit, which must hold."""
+    if submit.reasoning is not None:
+        raise Unavailable("the node is of a version that does not limit reasoning")
+    return msgspec.structs.replace(submit, pins=())

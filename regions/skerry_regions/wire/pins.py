@@ -1,4 +1,4 @@
-"""Beginnings of a prompt that stay cached for a time, on the wire."""
+"""What of a prompt was cached, and beginnings of it that stay so for a time, on the wire."""
 
 from __future__ import annotations
 
@@ -19,3 +19,10 @@ class Pinned(Struct, frozen=True):
 
     written: Annotated[tuple[Number, ...], Meta(max_length=MAX_PINS)]  # tokens, by pin
     lapsed: Number = 0  # of the tenant's older pins
+
+
+class PromptUse(Struct, frozen=True, kw_only=True):
+    """What is known of a prompt once its first token is made."""
+
+    cached_tokens: Number
+    pinned: Pinned | None = None  # of requests with pins

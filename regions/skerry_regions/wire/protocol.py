@@ -32,12 +32,12 @@ from skerry_regions.phases import Timeline
 from skerry_regions.registry import Member
 from skerry_regions.trace_context import TraceContext
 from skerry_regions.wire.call_mark import CallMarkSpec
-from skerry_regions.wire.pins import PinList, Pinned
+from skerry_regions.wire.pins import PinList, Pinned, PromptUse
 from skerry_regions.wire.reasoning_limit import ReasoningLimitSpec
 from skerry_regions.wire.reports import Report
 from skerry_regions.zones import Zone
 
-PROTOCOL_VERSION = 1
+VERSIONS = (1, 2)  # that are spoken here; 2 has `Submit.reasoning` and `Submit.pins`
 MAX_TOKENS = 1 << 17  # of a prompt or a transcript: the longest context window we know of
 MAX_TEXTS = 64  # of one `Embed`
 MAX_VECTOR_BYTES = 1 << 19  # of one `Embedded`: 64 vectors of 2,048 dimensions, 32 of 4,096
@@ -227,6 +227,7 @@ class Tokens(Struct, frozen=True, kw_only=True, tag="tokens"):
     prompt_logprobs: LogprobList | None = None  # of this step's chunk of the prompt
     withheld: bool = False  # a call that no longer fits would have begun at one of them
     led: bool = False  # one of them took the place of the model's, to end in time
+    prompt: PromptUse | None = None  # with the first one, where it was computed
 
 
 class PhaseUsage(Struct, frozen=True, kw_only=True):

@@ -11,11 +11,11 @@ import msgspec
 import openai
 import pytest
 from tests.edge.api.test_messages import named_events
-from tests.edge.support import ACCOUNT, MODEL, Deployment, answer, done
+from tests.edge.support import ACCOUNT, MODEL, Deployment, Hold, answer, done, eventually
 
 from skerry_edge.hints import session_of
-from skerry_regions.wire.pins import Pin, Pinned
-from skerry_regions.wire.protocol import Done
+from skerry_regions.wire.pins import Pin, Pinned, PromptUse
+from skerry_regions.wire.protocol import Done, Tokens
 
 V1 = f"/client/v4/accounts/{ACCOUNT}/ai/v1"
 FIVE: dict[str, Any] = {"type": "ephemeral"}
@@ -52,6 +52,12 @@ def wrote(*tokens: int, cached: int = 0, lapsed: int = 0) -> list[Any]:
     end = done("stop", 3, cached_tokens=cached)
     usage = msgspec.structs.replace(end.usage, pinned=Pinned(tokens, lapsed))
     return [*answer("Hi")[:-1], Done(stream=1, finish_reason="stop", usage=usage)]
+
+
+def begun(cached: int, *written: int) -> Tokens:
+    """A first token, with what is known of its prompt."""
+    use = PromptUse(cached_tokens=cached, pinned=Pinned(written, 0) if written else None)
+    return Tokens(stream=1, index=0, token_ids=[65], prompt=use)
 
 
 # --- Anthropic -----------------------------------------------------------------------------------
@@ -184,6 +190,31 @@ def test_anthropics_client_reads_the_usage(edge: Deployment) -> None:
     assert streamed.cache_read_input_tokens == 20
     assert streamed.cache_creation_input_tokens == 12
     assert streamed.input_tokens == prompt - 32
+
+
+def test_a_stream_begins_with_what_was_cached(edge: Deployment) -> None:
+    edge.region.script = lambda submit: [begun(3, 9), *wrote(9, cached=3)[1:]]
+    reply = create(edge, messages=TURNS, cache_control=FIVE, stream=True)
+    (_, start), *_, (_, end), _ = named_events(reply.text)
+    first, last = start["message"]["usage"], end["usage"]
+    assert (first.pop("output_tokens"), last.pop("output_tokens")) == (1, 3)
+    assert first == last
+    prompt = len(edge.region.submits[-1].prompt_ids)
+    assert (first["input_tokens"], first["cache_read_input_tokens"]) == (prompt - 12, 3)
+    assert first["cache_creation_input_tokens"] == 9
+
+
+def test_a_caller_who_leaves_is_charged_what_was_cached_as_such(edge: Deployment) -> None:
+    def cached() -> int:
+        rows = edge.client.get(f"/client/v4/accounts/{ACCOUNT}/ai/usage").json()["result"]
+        return sum(row["cached_tokens"] for row in rows)
+
+    before = cached()
+    edge.region.script = lambda submit: [begun(3), Hold()]
+    asked = {"model": MODEL, "max_tokens": 9, "messages": TURNS, "stream": True}
+    with edge.client.stream("POST", f"{V1}/messages", json=asked) as reply:
+        assert next(reply.iter_lines()) == "event: message_start"
+    eventually(lambda: cached() == before + 3)
 
 
 BILLING = "x-anthropic-billing-header: cc_version=2.1.117.48f; cc_entrypoint=cli; cch=71fea;"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.core.byte_grammars import END, text, write_byte_tokenizer
 from tests.core.talker import Talker
 from tests.regions.toy_nodes import (
@@ -19,8 +22,11 @@ from tests.regions.toy_nodes import (
 )
 
 from skerry.errors import InvalidInput
+from skerry_core.reasoning_budget import ReasoningBudget
+from skerry_regions.node import preparation
 from skerry_regions.node.grammar.grammars import Grammars
 from skerry_regions.node.grammar.trial import GrammarVocabulary
+from skerry_regions.node.preparation import AT_ONCE_TOKENS
 from skerry_regions.region.local import LocalRegion
 from skerry_regions.wire.protocol import Sampling, Tokens
 from skerry_regions.wire.reasoning_limit import ReasoningLimitSpec
@@ -61,6 +67,29 @@ async def test_the_same_wherever_it_runs_and_goes_on(
                 link.hand_back()
             first.gate.open.set()
             assert (await read(stream, ids, logprobs))[:2] == want[:2], count
+
+
+async def test_a_long_transcript_is_read_off_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = ReasoningLimitSpec(max_tokens=AT_ONCE_TOKENS + 20, end_ids=WRITTEN)
+    asked = submit(sampling=Sampling(max_tokens=AT_ONCE_TOKENS + 40), reasoning=limit)
+    readers: list[str] = []
+
+    def noted(limit: ReasoningLimitSpec, *told: Any) -> ReasoningBudget:
+        readers.append(threading.current_thread().name)
+        return ReasoningBudget(limit, *told)
+
+    monkeypatch.setattr(preparation, "ReasoningBudget", noted)
+    async with linked_platform(RunningNode("n", tmp_path)) as p:
+        whole, *_ = await read(await p.region.generate(asked))
+        assert whole[AT_ONCE_TOKENS + 20 :][:3] == list(WRITTEN)
+        for known in (AT_ONCE_TOKENS, AT_ONCE_TOKENS + 1):
+            gone_on = replace(asked, output_ids=whole[:known])
+            rest, *_ = await read(await p.region.generate(gone_on), whole[:known])
+            assert rest == whole
+    assert readers[:2] == [threading.main_thread().name] * 2
+    assert readers[2] != threading.main_thread().name
 
 
 def talker(**fields: object) -> Talker:

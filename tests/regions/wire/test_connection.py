@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec.structs import replace
 from tests.properties import examples
 
 from skerry.errors import Overloaded, Unavailable
@@ -16,6 +17,7 @@ from skerry_regions.wire.edge_connection import EdgeConnection
 from skerry_regions.wire.frames import ProtocolError, encode
 from skerry_regions.wire.node_connection import NodeConnection
 from skerry_regions.wire.protocol import (
+    VERSIONS,
     Abort,
     Accepted,
     Credit,
@@ -33,6 +35,7 @@ from skerry_regions.wire.protocol import (
     Submit,
     Tokens,
 )
+from skerry_regions.wire.reasoning_limit import ReasoningLimitSpec
 
 MODEL = "@cf/toy/toy"
 USAGE = PhaseUsage(
@@ -207,6 +210,30 @@ def test_a_model_outside_the_agreement_is_not_submitted() -> None:
     list(edge.receive(encode(Hello(versions=[1], id="node", models=[build(tokenizer="other")]))))
     with pytest.raises(Unavailable, match=MODEL):
         edge.submit(submit())
+
+
+def test_a_node_of_the_first_version_is_sent_no_limit_of_reasoning_and_no_pins() -> None:
+    edge, node = EdgeConnection(hello("edge", versions=[1, 2])), NodeConnection(hello("node"))
+    deliver(edge, node)
+    deliver(edge, node)
+    limited = replace(submit(), reasoning=ReasoningLimitSpec(max_tokens=8, end_ids=(3,)))
+    with pytest.raises(Unavailable, match="does not limit reasoning"):
+        edge.submit(limited)
+    edge.submit(replace(submit(), pins=((64, 300.0),)))
+    assert deliver(edge, node)[0] == [submit(1)]  # the refused one has used no number
+
+
+def test_a_node_of_the_second_version_is_sent_both() -> None:
+    edge, node = (
+        EdgeConnection(hello("edge", versions=[*VERSIONS])),
+        NodeConnection(hello("node", versions=[*VERSIONS])),
+    )
+    deliver(edge, node)
+    deliver(edge, node)
+    limit = ReasoningLimitSpec(max_tokens=8, end_ids=(3,))
+    wanted = replace(submit(), reasoning=limit, pins=((64, 300.0),))
+    edge.submit(wanted)
+    assert deliver(edge, node)[0] == [wanted]
 
 
 def test_abort_is_told_once_and_the_last_event_still_comes() -> None:

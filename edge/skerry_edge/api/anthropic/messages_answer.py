@@ -104,11 +104,16 @@ async def collect(choices: Choices, head: MessagesAnswer, blocks: AnswerBlocks) 
 async def events_of(
     choices: Choices, head: MessagesAnswer, blocks: AnswerBlocks
 ) -> AsyncGenerator[bytes, None]:
-    """Yield Anthropic's events, one write per step."""
-    yield _told({"type": "message_start", "message": head})
-    items = OutputItems()
+    """Yield Anthropic's events, one write per step; the first has what was cached, and comes when
+    that is known."""
+    items, has_begun = OutputItems(), False
     async for _, piece in choices.pieces():
-        event = _changed(items, items.add(piece), blocks)
+        event = b""
+        if not has_begun:
+            has_begun, usage = True, usage_of(choices.usage(), head.usage.inference_geo)
+            begun = msgspec.structs.replace(head, usage=usage)
+            event = _told({"type": "message_start", "message": begun})
+        event += _changed(items, items.add(piece), blocks)
         if piece.finish_reason is not None:
             end = {"stop_reason": _stop_reason(piece), "stop_sequence": piece.matched_stop}
             usage = usage_of(choices.usage(), head.usage.inference_geo)
