@@ -42,6 +42,7 @@ class Reader:
         self._is_ended = False
         self.is_reasoning = spec.is_open
         self.in_call = False
+        self.in_header = self._family.messages is not None  # of a message, which is markup
         self.has_open_call = False  # the last one is not whole
         self.num_calls = 0
         self.is_cut = False  # in a call, or where one would have begun
@@ -227,9 +228,11 @@ class Reader:
         """Read messages for as long as any come: each is a thought, text, or a call."""
         ends = (*style.ends, style.start, style.channel)
         while True:
+            self.in_header = True
             header, mark = yield from self._source.up_to(style.message, *style.ends)
             if mark != style.message:
                 continue
+            self.in_header = False
             recipient = _RECIPIENT.search(header)
             channel = _CHANNEL.match(header.rpartition(style.channel)[2])
             is_thought = channel is not None and channel[1] == style.thought

@@ -131,7 +131,7 @@ class Generation:
         whole = Piece([])
         for index, token_id in enumerate(ids):
             was_thought, before = reader.is_reasoning, transcript.num_tokens
-            transcript.is_thought = was_thought
+            transcript.is_answer = not (was_thought or reader.in_header)
             entry = None if logprobs is None else logprobs[index : index + 1]
             text, entries = transcript.push((token_id,), entry)
             whole.deltas += self._read(text)

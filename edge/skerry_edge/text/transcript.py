@@ -53,7 +53,7 @@ class Transcript:
         tokens that stand in the text, each as a noncharacter, which then is nothing else there."""
         self.num_tokens = 0
         self.stopped = False
-        self.is_thought = False  # what comes is: stop strings are looked for in the answer alone
+        self.is_answer = True  # what comes is: elsewhere no stop strings are looked for
         self.offsets: list[int] = []
         self._vocabulary = vocabulary
         self._detokenizer = vocabulary.detokenizer()
@@ -120,7 +120,7 @@ class Transcript:
 
     def _let_go(self, text: str) -> str:
         self._seen += len(text)
-        if self._matcher is not None and self.is_thought:
+        if self._matcher is not None and not self.is_answer:
             text = self._matcher.flush() + text
         elif self._matcher is not None:
             text, self.stopped = self._matcher.push(text)

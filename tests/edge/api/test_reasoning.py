@@ -23,6 +23,7 @@ from tests.edge.support import (
 
 from skerry_edge.api.fields import HEADER
 from skerry_edge.api.thought_seal import ThoughtSeal
+from skerry_edge.families.table import HARMONY
 from skerry_edge.limits import Limits
 from skerry_regions.wire.reasoning_limit import ReasoningLimitSpec
 
@@ -138,6 +139,20 @@ def test_a_stop_string_is_looked_for_in_the_answer_alone(thinker: Deployment) ->
     choice = thinker.chat(stop=["so", "I th"]).json()["choices"][0]
     assert choice["finish_reason"] == "stop"
     assert (choice["message"]["reasoning"], choice["message"]["content"]) == (THOUGHT, "Four, ")
+
+
+def test_no_stop_string_is_looked_for_in_a_messages_header(
+    thinker: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thinker.edge.texts[MODEL], "family", HARMONY)
+    thinker.region.script = lambda submit: answer(
+        "<|channel|>analysis<|message|>So, final.<|end|>"
+        "<|start|>assistant<|channel|>final<|message|>The final word.<|return|>"
+    )
+    choice = thinker.chat(stop=["analysis", "final", "assistant"]).json()["choices"][0]
+    assert choice["finish_reason"] == "stop"
+    said = choice["message"]
+    assert (said["reasoning"], said["content"]) == ("So, final.", "The ")
 
 
 def test_calls_come_after_the_thought(thinker: Deployment) -> None:
@@ -545,6 +560,50 @@ def test_a_conversation_remembers_its_thoughts(thinker: Deployment) -> None:
     assert prompt(thinker).startswith(f"{THOUGHT}<user>2 + 2?\n<assistant>{TEXT}\n<user>And 3")
     stored = thinker.client.get(f"{base(thinker)}/responses/{first['id']}").json()
     assert stored["output"] == first["output"]
+
+
+def test_thoughts_are_items_of_what_a_response_was_made_of(thinker: Deployment) -> None:
+    brought = {"type": "reasoning", "id": "rs_mine", "summary": []}
+    first = respond(thinker, input=[
+        {"role": "user", "id": "u1", "content": "1 + 1?"},
+        brought | {"content": [{"type": "reasoning_text", "text": "Hm."}]},
+        {"role": "assistant", "id": "a1", "content": "Two."},
+        brought | {"id": "rs_lost", "summary": [{"type": "summary_text", "text": "Not shown."}]},
+        {"role": "user", "id": "u2", "content": "2 + 2?"},
+    ]).json()  # fmt: skip
+    second = respond(thinker, input="Sure?", previous_response_id=first["id"]).json()
+    page = thinker.client.get(f"{base(thinker)}/responses/{second['id']}/input_items?order=asc")
+    listed = page.json()["data"]
+    thought, message = first["output"]
+    assert [item["id"] for item in listed[:-1]] == [
+        "u1", "rs_mine", "a1", "u2", thought["id"], message["id"],
+    ]  # fmt: skip
+    shown = {"type": "reasoning", "summary": [], "encrypted_content": None, "status": "completed"}
+    said = [{"type": "reasoning_text", "text": "Hm."}]
+    assert listed[1] == shown | {"id": "rs_mine", "content": said}
+    assert listed[4] == shown | {"id": thought["id"], "content": thought["content"]}
+    assert listed[5] == message
+
+
+def test_a_thought_that_took_all_tokens_is_the_whole_answer(
+    thinker: Deployment, anthropics: anthropic.Anthropic
+) -> None:
+    """No dialect adds an empty text to it, and neither has the conversation one."""
+    thinker.region.script = lambda submit: answer("So I think on", reason="length")
+    first = respond(thinker, input="2 + 2?").json()
+    assert [item["type"] for item in first["output"]] == ["reasoning"]
+    second = respond(thinker, input="And?", previous_response_id=first["id"]).json()
+    page = thinker.client.get(f"{base(thinker)}/responses/{second['id']}/input_items?order=asc")
+    assert [item["type"] for item in page.json()["data"]] == ["message", "reasoning", "message"]
+    assert page.json()["data"][1]["id"] == first["output"][0]["id"]
+    asked: Any = {"model": MODEL, "max_tokens": 2000, "messages": TURNS}
+    asked["thinking"] = {"type": "enabled", "budget_tokens": 1024}
+    assert [block.type for block in anthropics.messages.create(**asked).content] == ["thinking"]
+    with anthropics.messages.stream(**asked) as stream:
+        whole = stream.get_final_message()
+    assert ([block.type for block in whole.content], whole.stop_reason) == (
+        ["thinking"], "max_tokens",
+    )  # fmt: skip
 
 
 def test_a_model_says_whether_it_reasons(thinker: Deployment) -> None:

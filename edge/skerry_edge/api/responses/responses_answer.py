@@ -94,9 +94,7 @@ class Draft:
         encoded = encode(response)
         if self.stored or self.call is not None:
             answer = self.items.message()
-            output = self.output("completed")
-            texts = [item.id for item in output if isinstance(item, OutputMessage)]
-            ids = self.ids + output_ids(answer, next(iter(texts), ""))
+            ids = self.ids + output_ids(answer, self.output("completed"))
             kept = self._keep(encoded, [*self.conversation, answer], ids)
             if self.stored and not await self._store(kept):
                 encoded = encode(msgspec.structs.replace(response, store=False))

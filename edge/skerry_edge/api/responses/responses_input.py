@@ -79,8 +79,7 @@ def _turns(given: str | Sequence[InputItem]) -> list[Message]:
                 output = _text(item.output, f"{place}.output")
                 turns.append(Message("tool", output, tool_call_id=call_id))
             case "reasoning":
-                said = item.summary if item.content is None else item.content
-                thought = _text(said or "", f"{place}.content") or None
+                thought = thought_of(item, number) or None
             case other:
                 raise InvalidInput(
                     f"Bad input: {place}.type: {other[:40]!r} items are not supported",
@@ -89,6 +88,12 @@ def _turns(given: str | Sequence[InputItem]) -> list[Message]:
     if not turns:
         raise InvalidInput("Bad input: input: there is no message", param="input")
     return turns
+
+
+def thought_of(item: InputItem, number: int) -> str:
+    """Return what a reasoning item, the input's `number`th, shows of a thought."""
+    said = item.summary if item.content is None else item.content
+    return _text(said or "", f"input[{number}].content")
 
 
 def breakpoints_of(asked: ResponsesRequest, before: Sequence[Message]) -> list[Breakpoint]:

@@ -232,7 +232,7 @@ class InputItemList(Struct, kw_only=True):
     """What a response was made of, in pages."""
 
     object: Literal["list"] = "list"
-    data: Sequence[ListedMessage | FunctionCall | FunctionCallOutput]
+    data: Sequence[ListedMessage | ReasoningOutput | FunctionCall | FunctionCallOutput]
     first_id: str | None
     last_id: str | None
     has_more: bool
