@@ -6,9 +6,8 @@ A request counts when it arrives, before any work on it, and however it ends: on
 for what it holds has cost as much until then. One that would exceed a limit is refused at once,
 with the seconds after which to come back: waiting is for places in an engine, not for allowances.
 It is let in by the most that it can use, each of its choices as a request of its own where those
-that run are counted, and what it did not use is given back. Nothing is kept of
-whom nothing limits; of the others, `MAX_METERS` are remembered, who called last the longest; whose
-requests run is not forgotten.
+that run are counted, and what it did not use is given back. Nothing is kept of whom nothing limits;
+of the others, `MAX_METERS` are remembered, who called last the longest, and whose requests run.
 """
 
 from __future__ import annotations
@@ -131,6 +130,10 @@ class Admission:
     def quotas(self) -> Quotas:
         """Return the limits in force."""
         return self._quotas
+
+    def part(self, most: int) -> int:
+        """Return how many of `most` at once this edge lets in."""
+        return max(1, most // max(1, self._edges()))
 
     def hold_to(self, quotas: Quotas) -> None:
         """Apply these limits in place of those of before, to all who enter from now on."""
@@ -256,10 +259,8 @@ class Admission:
     ) -> list[tuple[tuple[str, str], AllowanceUse]]:
         """Return the meters of what limits a request, up to date with the limits of now."""
         edges = max(1, self._edges())
-        kept = []
-        for key, allowance in self._quotas.of(tenant, model):
-            if allowance.is_unlimited:
-                continue
+        kept, limits = [], self._quotas.of(tenant, model)
+        for key, allowance in ((key, each) for key, each in limits if not each.is_unlimited):
             meter = self._meters.setdefault(key, AllowanceUse())
             self._meters.move_to_end(key)
             meter.follow(allowance, edges, now)

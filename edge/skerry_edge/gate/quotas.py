@@ -60,6 +60,9 @@ class AccountAllowance(Allowance, frozen=True, kw_only=True, forbid_unknown_fiel
 
     per_day: Dollars | None = None  # UTC
     per_month: Dollars | None = None
+    websockets: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    """Open at once; None, here and below: as many as an edge's own limits say."""
+    websocket_lanes: Annotated[int, Meta(ge=1, le=1024)] | None = None  # of one, with names
 
     @property
     def caps(self) -> Caps:
@@ -113,15 +116,19 @@ class Quotas:
         is_free = every.is_unlimited and every.caps.is_unlimited
         return bool(self.tenants or self.models) or not is_free
 
+    def account(self, tenant: str) -> AccountAllowance:
+        """Return what an account may."""
+        return self.tenants.get(tenant, self.every_tenant)
+
     def budget(self, tenant: str) -> Budget | None:
         """Return what all tokens of an account may spend together, if there is a limit."""
-        caps = self.tenants.get(tenant, self.every_tenant).caps
+        caps = self.account(tenant).caps
         return None if caps.is_unlimited else Budget(tenant, caps, "account")
 
     def of(self, tenant: str, model: str) -> Iterator[tuple[tuple[str, str], Allowance]]:
         """Yield the limits that a request must keep to, each with the key of who shares it:
         (tenant, model), where "" stands for all of them."""
-        yield (tenant, ""), self.tenants.get(tenant, self.every_tenant)
+        yield (tenant, ""), self.account(tenant)
         if (of_model := self.models.get(model)) is not None:
             yield (tenant, model), of_model.every_tenant
             yield ("", model), of_model.all_tenants

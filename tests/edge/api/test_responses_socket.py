@@ -39,7 +39,7 @@ from websockets.sync.connection import Connection
 from skerry.errors import Unavailable
 from skerry_edge.api.responses import socket as responses_socket
 from skerry_edge.gate.admission import Admission
-from skerry_edge.gate.quotas import AccountAllowance, Quotas
+from skerry_edge.gate.quotas import AccountAllowance, Quotas, TenantAllowance
 from skerry_edge.ledger.stores import Stores
 from skerry_edge.limits import Limits
 from skerry_regions.wire.protocol import Submit
@@ -334,6 +334,25 @@ def test_a_tenant_has_so_many_connections_lanes_and_waiting_requests(tmp_path: P
         eventually(lambda: edge.edge.metrics.sockets.value == 0)
         page = edge.edge.metrics.render().decode()
         assert 'skerry_websocket_closes_total{code="1000"} 2' in page, page[-3000:]
+
+
+def test_the_operators_limits_of_an_account_go_before_the_edges_own(tmp_path: Path) -> None:
+    every = AccountAllowance(websockets=4, websocket_lanes=1)
+    mine = TenantAllowance(account=ACCOUNT, websockets=5, websocket_lanes=2)
+    admission = Admission(quotas=Quotas(every_tenant=every), edges=lambda: 2)
+    with deployed(tmp_path, QUICK, admission=admission) as edge:
+        with opened(edge) as socket, opened(edge):
+            with pytest.raises(InvalidStatus) as caught, opened(edge):
+                pass
+            assert caught.value.response.status_code == 429
+            assert ask(socket, stream_id="a")["type"] == "response.completed"
+            assert ask(socket, stream_id="b")["code"] == "websocket_stream_limit_reached"
+            admission.hold_to(Quotas(every_tenant=every, tenants={ACCOUNT: mine}))
+            assert ask(socket, stream_id="b")["type"] == "response.completed"
+            assert ask(socket, stream_id="c")["code"] == "websocket_stream_limit_reached"
+            with pytest.raises(InvalidStatus), opened(edge):  # an edge's part of five is two
+                pass
+        eventually(lambda: edge.edge.metrics.sockets.value == 0)
 
 
 def test_limits_and_usage_are_those_of_http(tmp_path: Path) -> None:

@@ -184,7 +184,8 @@ class ResponsesSocket:
         """Return why no request is taken now, if so."""
         if self._end is not None:
             return self._end.refused
-        most = self._limits.socket_lanes
+        own = self._edge.admission.quotas.account(self._tenant).websocket_lanes
+        most = self._limits.socket_lanes if own is None else own
         if lane and lane not in self._lanes and len(self._lanes.keys() - {""}) >= most:
             error = InvalidInput(f"This WebSocket has {most} lanes already.", param="stream_id")
             return error_event(error, "websocket_stream_limit_reached")

@@ -34,8 +34,9 @@ class _Switch(Response):
         from skerry_edge.api.responses.socket import ResponsesSocket  # wsproto, with the first one
 
         edge, tenant = self._request.edge, principal_of(self._request).account_id
-        limits = edge.limits
-        edge.sockets.enter(tenant, most=limits.tenant_sockets, most_of_all=limits.max_sockets)
+        limits, own = edge.limits, edge.admission.quotas.account(tenant).websockets
+        most = limits.tenant_sockets if own is None else edge.admission.part(own)
+        edge.sockets.enter(tenant, most=most, most_of_all=limits.max_sockets)
         edge.metrics.sockets.change(1)
         socket = ResponsesSocket(self._request, receive, send)
         try:
