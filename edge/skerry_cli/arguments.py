@@ -65,6 +65,15 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_pin_share(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--pin-share",
+        type=share,
+        metavar="SHARE",
+        help="part of the KV that one account may keep cached for the time it says (default: 0.25)",
+    )
+
+
 def add_tls(parser: argparse.ArgumentParser, *, note: str) -> None:
     """Add `--tls-cert` and `--tls-key`; `note` is what else to know of the certificate."""
     parser.add_argument(
@@ -162,6 +171,17 @@ def days_or_hours(text: str) -> int:
     if not 0 < seconds <= 10 * 366 * 86_400:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 90d, 12h or 30m")
     return seconds
+
+
+def share(text: str) -> float:
+    """Parse a number from 0 to 1."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 <= found <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share: from 0 to 1, such as 0.25")
+    return found
 
 
 def byte_size_or_none(text: str) -> int:

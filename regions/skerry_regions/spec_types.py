@@ -12,6 +12,8 @@ _SIZE = r"^(none|[0-9]{1,6}(\.[0-9]{1,3})?[KMGT]iB)$"
 _IATA = "^[A-Z]{3}$"
 Name = Annotated[str, Meta(pattern=_LABEL)]
 Size = Annotated[str, Meta(pattern=_SIZE)]
+PinShare = Annotated[float, Meta(ge=0.0, le=1.0)]
+"""Of a node's KV blocks, that an account may keep cached for the time that it says."""
 IataCode = Annotated[str, Meta(pattern=_IATA)]
 Latitude = Annotated[float, Meta(ge=-90, le=90)]
 Longitude = Annotated[float, Meta(ge=-180, le=180)]

@@ -5,10 +5,20 @@ from __future__ import annotations
 import argparse
 
 import pytest
+from msgspec.structs import replace
 
 from skerry import __version__
 from skerry_cli import build_parser
-from skerry_cli.arguments import byte_size, byte_size_or_none, count, port, positive_seconds
+from skerry_cli.arguments import (
+    byte_size,
+    byte_size_or_none,
+    count,
+    port,
+    positive_seconds,
+    share,
+)
+from skerry_regions.control.planning.launcher import NodeSettings, fingerprint
+from skerry_regions.control.reconcile.commands import SKERRY, node_command
 
 
 @pytest.mark.parametrize(
@@ -51,6 +61,30 @@ def test_a_size_may_be_none() -> None:
     assert byte_size_or_none("4GiB") == 4 << 30
     with pytest.raises(argparse.ArgumentTypeError, match="is not a size"):
         byte_size_or_none("0")
+
+
+def test_shares() -> None:
+    assert [share("0"), share("0.25"), share("1")] == [0.0, 0.25, 1.0]
+    for text in ("-0.1", "1.01", "nan", "25%", ""):
+        with pytest.raises(argparse.ArgumentTypeError, match="from 0 to 1"):
+            share(text)
+
+
+def test_what_a_pool_says_of_its_nodes_is_on_their_command_lines() -> None:
+    plain = NodeSettings(region="fra", role="decode", model="m", runner="toy")
+    told = replace(plain, kv_blocks=64, file_tier="1GiB", pin_share=0.5, weights="q8_0")
+    assert fingerprint(told) != fingerprint(plain)
+
+    def parsed(settings: NodeSettings) -> argparse.Namespace:
+        command = node_command("n", settings, address=str, threads=1, prompts=None)
+        return build_parser().parse_args(command[len(SKERRY) :])
+
+    args = parsed(told)
+    assert (args.kv_blocks, args.file_tier, args.pin_share, args.weights) == (
+        64, 1 << 30, 0.5, "q8_0",
+    )  # fmt: skip
+    args = parsed(plain)
+    assert (args.kv_blocks, args.file_tier, args.pin_share, args.weights) == (None,) * 4
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,6 +72,7 @@ class UpOptions:
     runner: RunnerName
     console: ConsoleMode = "loopback"
     floats: FloatsForm | None = None  # what a weight file's floats are kept in
+    pin_share: float | None = None  # of a model's blocks, that a tenant may keep
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,7 @@ def load_models(
                 cache_dir=home.cache,
                 file_tier=tiers.get(model.spec.id),
                 floats=options.floats,
+                pin_share=options.pin_share,
                 progress=reporter.progress,
             )
         except (ConfigError, WeightsError) as error:

@@ -17,6 +17,7 @@ from skerry_cli.arguments import (
     Commands,
     add_command,
     add_console,
+    add_pin_share,
     add_tls,
     add_weights,
     byte_size,
@@ -47,8 +48,8 @@ DEFAULTS = {
     "host": DEFAULT_HOST, "port": DEFAULT_PORT, "runner": "numba", "console": DEFAULT_CONSOLE,
 }  # fmt: skip
 SINGLE_PROCESS_ONLY = (
-    *DEFAULTS, "model", "threads", "memory", "kv_tokens", "file_tier", "weights", "tls_cert",
-    "tls_key", "console",
+    *DEFAULTS, "model", "threads", "memory", "kv_tokens", "file_tier", "pin_share", "weights",
+    "tls_cert", "tls_key", "console",
 )  # fmt: skip
 STEADY_SECONDS = 60.0  # a restart that loses an engine sooner does not help
 LOG_TAIL = 15  # lines shown when a start in the background fails
@@ -95,6 +96,7 @@ def register(commands: Commands) -> None:
         help="disk per model for KV that memory has no room for; none switches it off (default: "
         f"{DEFAULT_FILE_TIER})",
     )
+    add_pin_share(up)
     add_weights(up)
     up.add_argument(
         "--runner",
@@ -191,6 +193,7 @@ def _serve_alone(
         runner=args.runner,
         console=args.console,
         floats=args.weights,
+        pin_share=args.pin_share,
     )
     begun = time.monotonic()
 

@@ -12,6 +12,7 @@ from skerry.runners import RUNNERS, FloatsForm
 from skerry_cli.arguments import (
     Commands,
     add_command,
+    add_pin_share,
     add_residency,
     add_weights,
     byte_size_or_none,
@@ -89,6 +90,7 @@ def register(commands: Commands) -> None:
         help="disk for KV that memory has no room for; none switches it off (default: "
         f"{DEFAULT_FILE_TIER})",
     )
+    add_pin_share(node)
     add_weights(node)
     node.add_argument(
         "--address",
@@ -204,6 +206,7 @@ def _assigned_options(
         threads=settings.threads,
         kv_blocks=settings.kv_blocks,
         file_tier=settings.file_tier,
+        pin_share=settings.pin_share,
         weights=settings.weights,
         id=machine,
         region=settings.region,
@@ -226,6 +229,7 @@ def _options(
     threads: int | None = None,
     kv_blocks: int | None = None,
     file_tier: str | None = None,
+    pin_share: float | None = None,
     weights: FloatsForm | None = None,
     **told: Any,
 ) -> NodeOptions:
@@ -242,6 +246,7 @@ def _options(
         num_blocks=args.kv_blocks or kv_blocks or DEFAULT_KV_BLOCKS,
         floats=args.weights or weights,
         file_tier_bytes=disk if args.file_tier is None else args.file_tier,
+        pin_share=pin_share if args.pin_share is None else args.pin_share,
         transfer=Address.parse(args.transfer) if args.transfer else transfer,
         advertise=args.advertise or "",
         key=LinkKey(cluster_key(home)),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -22,8 +20,6 @@ from skerry_regions.models.catalog import ModelSpec
 from skerry_regions.models.model_files import ModelFiles
 
 logger = logging.getLogger(__name__)
-
-PIN_SHARE_VARIABLE = "SKERRY_PIN_SHARE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +40,19 @@ def open_engine(
     cache_dir: Path,
     file_tier: FileTierOptions | None = None,
     floats: FloatsForm | None = None,
+    pin_share: float | None = None,
     progress: Progress,
 ) -> Engine:
     """Return a model on a runner, its kernels compiled. Raises ConfigError or WeightsError.
 
     `floats` is in what a weight file's floats are kept; None: as the runner does by itself.
+    `pin_share` (0 to 1) of the blocks a tenant may pin; None: as many as the engine says.
 
     A file tier that cannot be used is a warning: it is a cache.
     """
     if floats not in (None, "keep") and not RUNNERS[runner].quantizes:
         raise ConfigError(f"the {runner} runner does not quantise: --weights {floats} is of numba")
-    config = engine_config(os.environ)
+    config = EngineConfig() if pin_share is None else EngineConfig(pin_share=pin_share)
     opened = _open_runner(
         runner,
         RunnerSetup(
@@ -73,15 +71,6 @@ def open_engine(
     if file_tier is not None:
         file = _open_file(opened, files.model_key, file_tier, config.pin_share)
     return Engine(opened, config, model_key=files.model_key, file_tier=file)
-
-
-def engine_config(environ: Mapping[str, str]) -> EngineConfig:
-    """Return an engine's limits, by what the operator says. Raises ConfigError."""
-    given = environ.get(PIN_SHARE_VARIABLE, "").strip()
-    try:
-        return EngineConfig(pin_share=float(given)) if given else EngineConfig()
-    except ValueError:
-        raise ConfigError(f"{PIN_SHARE_VARIABLE} must be from 0 to 1, not {given!r}") from None
 
 
 def open_encoder(spec: ModelSpec, files: ModelFiles, *, threads: int, cache_dir: Path) -> Encoder:

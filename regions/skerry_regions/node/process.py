@@ -75,6 +75,7 @@ class NodeOptions:
     num_blocks: int  # of KV, 64 tokens each
     floats: FloatsForm | None = None  # what a weight file's floats are kept in; None: the runner's
     file_tier_bytes: int = 0  # of disk, for KV that memory has no room for; 0: none
+    pin_share: float | None = None  # of the blocks, that a tenant may keep; None: the engine's
     address: Address  # for edges
     transfer: Address  # for KV of other nodes
     advertise: str = ""  # host where others reach both; empty: where they listen
@@ -245,6 +246,7 @@ def load(
             threads=options.threads,
             cache_dir=cache_dir,
             file_tier=_file_tier(options),
+            pin_share=options.pin_share,
             floats=options.floats,
             progress=progress,
         )
@@ -278,11 +280,9 @@ def _described(member: Member, engine: Engine) -> Member:
 
 def _hello(options: NodeOptions, spec: ModelSpec, files: ModelFiles, numeric_build: str) -> Hello:
     build = ModelBuild(
-        id=spec.id,
-        tokenizer=files.tokenizer_digest,
-        template=files.template_digest,
+        id=spec.id, tokenizer=files.tokenizer_digest, template=files.template_digest,
         numeric_build=numeric_build,
-    )
+    )  # fmt: skip
     return Hello(versions=[*VERSIONS], id=options.id, models=[build])
 
 

@@ -38,6 +38,7 @@ from skerry_regions.spec_types import (
     Longitude,
     Name,
     PEMFile,
+    PinShare,
     PlacementRule,
     Size,
 )
@@ -81,6 +82,7 @@ class TopologyPool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     threads: Annotated[int, Meta(ge=1, le=1024)] | None = None  # per node; None: the runner's
     kv_blocks: Annotated[int, Meta(ge=1, le=1 << 24)] | None = None  # per node, of 64 tokens
     file_tier: Size | None = None  # of disk per node, for KV beyond memory; "none" for none
+    pin_share: PinShare | None = None  # per node; None: a quarter
     weights: FloatsForm | None = None  # what floats are kept in; None: as the runner does
 
     def node_names(self) -> list[str]:

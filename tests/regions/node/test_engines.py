@@ -32,7 +32,12 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("model"), "llama")
 
 
-def opened(weights: Path, runner: RunnerName, floats: FloatsForm | None = None) -> Engine:
+def opened(
+    weights: Path,
+    runner: RunnerName,
+    floats: FloatsForm | None = None,
+    pin_share: float | None = None,
+) -> Engine:
     spec = ModelSpec(
         id="@cf/tests/random",
         source="file:model.safetensors",
@@ -48,7 +53,7 @@ def opened(weights: Path, runner: RunnerName, floats: FloatsForm | None = None) 
     )  # fmt: skip
     return open_engine(
         spec, files, runner=runner, num_blocks=24, threads=1, cache_dir=CACHE, floats=floats,
-        progress=lambda what, share: None,
+        pin_share=pin_share, progress=lambda what, share: None,
     )  # fmt: skip
 
 
@@ -71,6 +76,24 @@ def test_what_floats_are_kept_in_is_part_of_the_build(weights: Path) -> None:
         engine.runner.close()
     assert builds[None] == builds["q8_0"]
     assert len(set(builds.values())) == 4
+
+
+def test_a_node_says_how_much_an_account_may_keep(weights: Path) -> None:
+    """Of 24 blocks; the rest of a prompt lapses as any other does."""
+    for pin_share, kept in ((None, 6), (0.125, 3), (0.0, 0)):
+        engine = opened(weights, "toy", pin_share=pin_share)
+        prompt = tuple(random_tokens(64 * 7))
+        request = Request(
+            id="r", prompt_ids=prompt, sampling=SamplingParams(max_tokens=1), tenant="t",
+            pins=((len(prompt), 300.0),),
+        )  # fmt: skip
+        usage = answers_of(engine, [request])["r"].usage
+        assert usage is not None
+        assert usage.pinned is not None
+        assert sum(usage.pinned.written) == 64 * kept
+        engine.runner.close()
+    with pytest.raises(ConfigError, match="pin_share must be from 0 to 1"):
+        opened(weights, "toy", pin_share=1.5)
 
 
 @pytest.mark.parametrize("kind", ["torch", "jax"])

@@ -48,6 +48,7 @@ resource "skerry_pool" "this" {
   threads              = each.value.threads
   kv_blocks            = each.value.kv_blocks
   file_tier            = each.value.file_tier
+  pin_share            = each.value.pin_share
   weights              = each.value.weights
   deletion_protection  = each.value.deletion_protection
   wait_for_ready       = var.wait_for_ready

@@ -20,6 +20,7 @@ variable "regions" {
       threads              = optional(number)
       kv_blocks            = optional(number)
       file_tier            = optional(string)
+      pin_share            = optional(number)
       weights              = optional(string)
       deletion_protection  = optional(bool, false)
     }))

@@ -42,6 +42,7 @@ from skerry_regions.spec_types import (
     Longitude,
     Name,
     PEMFile,
+    PinShare,
     PlacementRule,
     Size,
     UtcSecond,
@@ -136,6 +137,7 @@ class PoolSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     threads: Annotated[int, Meta(ge=1, le=1024)] | None = None  # per node; None: its share
     kv_blocks: Annotated[int, Meta(ge=1, le=1 << 24)] | None = None  # per node, of 64 tokens
     file_tier: Size | None = None  # of disk per node, for KV beyond memory; "none" for none
+    pin_share: PinShare | None = None  # per node; None: a quarter
     weights: FloatsForm | None = None  # what floats are kept in; None: as the runner does
     deletion_protection: bool = False
 
@@ -184,15 +186,9 @@ class ApiTokenSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 Spec = (
-    RegionSpec
-    | EdgeNodeSpec
-    | PoolSpec
-    | DeploymentSpec
-    | ApiTokenSpec
-    | DnsZoneSpec
-    | DnsRecordSpec
-    | RoutingSpec
-)
+    RegionSpec | EdgeNodeSpec | PoolSpec | DeploymentSpec | ApiTokenSpec
+    | DnsZoneSpec | DnsRecordSpec | RoutingSpec
+)  # fmt: skip
 
 
 class Region(RegionSpec, frozen=True, kw_only=True):

@@ -24,8 +24,9 @@ ProcessKind = Literal["node", "edge", "relays", "dns"]
 ProcessState = Literal["starting", "ready", "draining", "failed"]
 
 
-class NodeSettings(Struct, frozen=True, kw_only=True, tag="node"):
-    """All that decides what a node is. Another value is another node."""
+class NodeSettings(Struct, frozen=True, kw_only=True, tag="node", omit_defaults=True):
+    """All that decides what a node is. Another value is another node; a field to come changes none
+    without it."""
 
     region: Name
     residency: Name = "global"
@@ -35,6 +36,7 @@ class NodeSettings(Struct, frozen=True, kw_only=True, tag="node"):
     threads: int | None = None
     kv_blocks: int | None = None
     file_tier: str | None = None
+    pin_share: float | None = None
     weights: FloatsForm | None = None
     system_prompts: tuple[str, ...] = ()
 

@@ -95,6 +95,7 @@ def _node_group(
         threads=pool.threads,
         kv_blocks=pool.kv_blocks,
         file_tier=pool.file_tier,
+        pin_share=pool.pin_share,
         weights=pool.weights,
         system_prompts=_system_prompts(desired, id),
     )

@@ -35,6 +35,8 @@ def node_command(
         command += ["--kv-blocks", str(settings.kv_blocks)]
     if settings.file_tier is not None:
         command += ["--file-tier", settings.file_tier]
+    if settings.pin_share is not None:
+        command += ["--pin-share", str(settings.pin_share)]
     if settings.weights is not None:
         command += ["--weights", settings.weights]
     if prompts is not None:

@@ -79,6 +79,12 @@ class PoolResource(ControlResource):
                 NUMBER, optional=True, check=whole(1, 1 << 24), doc="Of a node, of 64 tokens."
             ),
             file_tier=Attr(optional=True, doc="Disk of a node for KV, such as 4GiB, or none."),
+            pin_share=Attr(
+                NUMBER,
+                optional=True,
+                check=between(0, 1),
+                doc="Of a node's KV, that one account may keep cached; a quarter.",
+            ),
             weights=Attr(
                 optional=True,
                 check=one_of(*get_args(FloatsForm)),
