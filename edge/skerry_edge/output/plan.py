@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -18,11 +19,14 @@ from skerry_edge.output.tools import Toolbox, ToolRequest, toolbox
 from skerry_edge.output.unenforced import Unenforced
 from skerry_edge.text.desk import TenantDesk
 from skerry_edge.text.model import TextModel
+from skerry_edge.text.tenant_memory import TenantMemory
 from skerry_regions.process.confined import ChildUnavailable, Confined, Exhausted
 from skerry_regions.wire.protocol import GrammarSpec
 
 VALUE_WEIGHT: Final = 16  # of a value; its text weighs a unit a character
 INLINE_WEIGHT: Final = 16 << 10  # looked at on the event loop: a thousand values, some milliseconds
+MAX_KEPT_BYTES: Final = 32 << 20  # of plans that are remembered, of all tenants …
+MAX_TENANT_KEPT_BYTES: Final = 2 << 20  # … and of each; those of twenty tools take 40,000
 MAX_WEIGHT: Final = 2 << 20  # of all schemas and tools of a request; ten times MAX_GRAMMAR
 
 
@@ -73,10 +77,16 @@ class OutputPlan:
 
 
 class OutputPlanner:
-    """Plans outputs: small ones at once, others in a child that may be killed, tenants by turn."""
+    """Plans outputs: small ones at once, others in a child that may be killed, tenants by turn.
+
+    An agent sends the same tools with each of its turns: what the child answered is remembered.
+    """
 
     def __init__(self) -> None:
         self._child = Confined("skerry_edge.output.child")
+        self._answers: TenantMemory[bytes] = TenantMemory(
+            max_bytes=MAX_KEPT_BYTES, max_tenant_bytes=MAX_TENANT_KEPT_BYTES
+        )
 
     async def plan(
         self, desk: TenantDesk, text: TextModel, request: OutputRequest, *, is_strict: bool = False
@@ -92,7 +102,7 @@ class OutputPlanner:
         if weighs_at_most(asked, INLINE_WEIGHT):
             return plan_fields(family, OutputAsked(**asked), is_strict=is_strict)
         try:
-            return await desk.run(lambda: self._ask(family, asked, is_strict))
+            return await desk.run(lambda: self._plan(desk.tenant, family, asked, is_strict))
         except Exhausted:
             raise InvalidInput(
                 "Bad input: the request's schemas and tools take too much time to check"
@@ -102,8 +112,10 @@ class OutputPlanner:
         """End the child."""
         self._child.close()
 
-    def _ask(self, family: Family, asked: dict[str, Any], is_strict: bool) -> OutputPlan:
-        """Have the child plan it. On a thread; raises `Exhausted` too."""
+    def _plan(
+        self, tenant: str, family: Family, asked: dict[str, Any], is_strict: bool
+    ) -> OutputPlan:
+        """Have the child plan it, or recall what it did. On a thread; raises `Exhausted` too."""
         if not weighs_at_most(asked, MAX_WEIGHT):
             raise InvalidInput(
                 f"Bad input: schemas and tools of more than {MAX_WEIGHT} units (a character is "
@@ -111,11 +123,17 @@ class OutputPlanner:
             )
         try:
             message = json.dumps([msgspec.to_builtins(family), asked, is_strict]).encode()
-            answer = json.loads(self._child.ask(message))
         except RecursionError:
             raise InvalidInput("Bad input: schemas or tools are nested too deeply") from None
-        except ChildUnavailable as error:
-            raise Unavailable(f"Large schemas cannot be checked now: {error}") from None
+        name = blake2b(message, digest_size=16).digest()
+        found = self._answers.recall(tenant, name)
+        if found is None:
+            try:
+                found = self._child.ask(message)
+            except ChildUnavailable as error:
+                raise Unavailable(f"Large schemas cannot be checked now: {error}") from None
+            self._answers.remember(tenant, name, found, len(found))
+        answer = json.loads(found)
         if (refusal := answer.get("refusal")) is not None:
             message, param = refusal
             raise InvalidInput(message, param=param)

@@ -2,8 +2,7 @@
 
 A prompt is cut where a control token stands, `<|im_start|>` for instance: tokenizers cut there
 themselves before they do anything else, so the ids of the parts, one after the other, are the ids
-of the whole. Parts are remembered by tenant: how long a prompt takes reveals nothing of what others
-sent.
+of the whole. Parts are remembered by tenant.
 
     system … | user … | assistant … | user …      parts: each until it has `PART_CHARS` or more
     └─ known ─┘└─ known ──────────┘└ tokenised ┘
@@ -12,14 +11,14 @@ sent.
 from __future__ import annotations
 
 import re
-import threading
 from array import array
-from collections import OrderedDict
 from collections.abc import Iterator
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from tokenizers import AddedToken, Tokenizer
+
+from skerry_edge.text.tenant_memory import TenantMemory
 
 if TYPE_CHECKING:
     from skerry_edge.text.model import TextModel
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 PART_CHARS = 1024  # about a quarter of a millisecond of tokenising
 MAX_BYTES = 64 << 20  # of all tenants
 MAX_TENANT_BYTES = 8 << 20  # two million tokens
-ENTRY_BYTES = 200  # what an entry takes besides its ids
 
 
 class Borders:
@@ -66,15 +64,13 @@ class PrefixMemory:
         max_tenant_bytes: int = MAX_TENANT_BYTES,
     ) -> None:
         self._part_chars = part_chars
-        self._max_bytes = max_bytes
-        self._max_tenant_bytes = max_tenant_bytes
-        self._lock = threading.Lock()
-        self._tenants: OrderedDict[str, _Parts] = OrderedDict()  # the one that called last, last
-        self._num_bytes = 0
+        self._parts: TenantMemory[array[int]] = TenantMemory(
+            max_bytes=max_bytes, max_tenant_bytes=max_tenant_bytes
+        )
 
     @property
     def num_bytes(self) -> int:
-        return self._num_bytes
+        return self._parts.num_bytes
 
     def encode(self, text: TextModel, tenant: str, prompt: str) -> list[int]:
         """Return the ids of `text.encode(prompt)`, computed as far as they are not remembered.
@@ -85,68 +81,13 @@ class PrefixMemory:
         ids: list[int] = []
         for part in parts:
             text.check_length(len(ids))
-            name = blake2b(part.encode("utf-8", "surrogatepass"), digest_size=16)
-            name.update(text.build.encode())
-            known = self._recall(tenant, name.digest())
+            digest = blake2b(part.encode("utf-8", "surrogatepass"), digest_size=16)
+            digest.update(text.build.encode())
+            name = digest.digest()
+            known = self._parts.recall(tenant, name)
             if known is None:
                 known = array("i", text.encode_part(part))
-                self._remember(tenant, name.digest(), known)
+                self._parts.remember(tenant, name, known, len(known) * known.itemsize)
             ids += known
         text.check_length(len(ids))
         return ids + text.encode_part(rest)
-
-    def _recall(self, tenant: str, name: bytes) -> array[int] | None:
-        with self._lock:
-            parts = self._tenants.get(tenant)
-            if parts is None:
-                return None
-            self._tenants.move_to_end(tenant)
-            return parts.recall(name)
-
-    def _remember(self, tenant: str, name: bytes, ids: array[int]) -> None:
-        with self._lock:
-            parts = self._tenants.setdefault(tenant, _Parts())
-            self._num_bytes += parts.remember(name, ids)
-            while parts.num_bytes > self._max_tenant_bytes:
-                self._forget_oldest(tenant)
-            while self._num_bytes > self._max_bytes:
-                self._forget_oldest(next(iter(self._tenants)))
-
-    def _forget_oldest(self, tenant: str) -> None:
-        """Forget the oldest of a tenant's parts; a tenant without parts is forgotten as well."""
-        parts = self._tenants[tenant]
-        self._num_bytes -= parts.forget_oldest()
-        if not parts.num_bytes:
-            del self._tenants[tenant]
-
-
-class _Parts:
-    """One tenant's parts by name, the most recently used last."""
-
-    def __init__(self) -> None:
-        self.num_bytes = 0
-        self._known: OrderedDict[bytes, array[int]] = OrderedDict()
-
-    def recall(self, name: bytes) -> array[int] | None:
-        ids = self._known.get(name)
-        if ids is not None:
-            self._known.move_to_end(name)
-        return ids
-
-    def remember(self, name: bytes, ids: array[int]) -> int:
-        """Return bytes that it takes; none when another thread was faster."""
-        if name in self._known:
-            return 0
-        self._known[name] = ids
-        self.num_bytes += _size(ids)
-        return _size(ids)
-
-    def forget_oldest(self) -> int:
-        """Return bytes that it gives back."""
-        _, ids = self._known.popitem(last=False)
-        self.num_bytes -= _size(ids)
-        return _size(ids)
-
-
-def _size(ids: array[int]) -> int:
-    return ENTRY_BYTES + len(ids) * ids.itemsize

@@ -13,7 +13,8 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 
 from skerry.errors import InvalidInput
 from skerry_edge.text.model import Prompt, TextModel
-from skerry_edge.text.token_cache import ENTRY_BYTES, Borders, PrefixMemory
+from skerry_edge.text.tenant_memory import ENTRY_BYTES
+from skerry_edge.text.token_cache import Borders, PrefixMemory
 from skerry_regions.models.model_files import ModelFiles
 
 WORDS = "All work and no play makes Jack a dull boy. "
