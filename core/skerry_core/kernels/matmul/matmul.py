@@ -30,11 +30,10 @@ from skerry_core.kernels.matmul.matmul_panels import (
 )
 from skerry_core.kernels.matmul.matmul_tiles import (
     RowGroup,
-    block_bytes,
-    fetching,
     float_tile,
     packed_weights,
     quantized_tile,
+    streaming,
 )
 from skerry_core.kernels.simd.aliases import Address, Array
 from skerry_core.kernels.simd.emitter import F32, Emitter, Value, vector
@@ -77,8 +76,7 @@ def _emit_tokens(
     b = e.builder
     done = e.i64(0)
     packed = packed_weights(e, traits, format_, group)
-    end = e.offset(group.quants, group.steps, format_.row_quant_bytes * traits.rows)
-    weights = fetching(e, packed, end, block_bytes(format_, traits.rows))
+    weights = streaming(e, packed, format_, traits.rows, group)
     for size in traits.tile_tokens:
         count = b.sdiv(b.sub(tokens, done), e.i64(size))
 

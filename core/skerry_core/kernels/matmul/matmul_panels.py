@@ -16,6 +16,7 @@ from skerry_core.kernels.matmul.matmul_tiles import (
     fetching,
     packed_weights,
     quantized_tile,
+    streaming,
 )
 from skerry_core.kernels.simd.emitter import F32, I8, I64, Emitter, Value, vector
 from skerry_core.kernels.simd.targets import Traits
@@ -189,9 +190,8 @@ def emit_unpacked(
         choice.add_case(int(format_), block)
         b.position_at_end(block)
         with b.if_then(are_few):
-            end = e.offset(group.quants, group.steps, format_.row_quant_bytes * rows)
             packed = packed_weights(e, traits, format_, group)
-            weights = fetching(e, packed, end, block_bytes(format_, rows))
+            weights = streaming(e, packed, format_, rows, group)
 
             def one(
                 token: Value, *, weights: Weights = weights, own: WeightFormat = format_

@@ -19,6 +19,7 @@ HEADER_BYTES = 16
 _SCALE, _SCALED_SUM, _MINUS_32_HALF_SUMS, _MINUS_128_SUMS = 0, 4, 8, 12
 
 CACHE_LINE = 64  # bytes
+_STREAMED = {2: 3 << 10, 1: 1 << 10}  # level of the cache: bytes that quants are fetched ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +53,52 @@ Weights = Callable[[Value], WeightBlock]  # the block of an index
 
 def block_bytes(format_: WeightFormat, rows: int) -> int:
     """Return the bytes of one packed block of a group, its part of the scales included."""
-    scales = -(-format_.row_scale_bytes // format_.blocks_per_scales)
-    return rows * (format_.row_quant_bytes + scales)
+    return rows * (format_.row_quant_bytes + _row_scale_share(format_))
+
+
+def _row_scale_share(format_: WeightFormat) -> int:
+    return -(-format_.row_scale_bytes // format_.blocks_per_scales)
 
 
 def fetching(e: Emitter, weights: Weights, start: Value, step: int) -> Weights:
     """Return the same blocks, which with block i prefetch `step` bytes from `start + i * step` on.
 
-    So the next weights come while these are multiplied. The hardware foresees them to the end of a
-    page at most.
+    So the next weights come while these are multiplied many times.
     """
 
     def load(index: Value) -> WeightBlock:
         at = e.offset(start, index, step)
         for line in range(0, step, CACHE_LINE):
+            e.prefetch(e.offset(at, line))
+        return weights(index)
+
+    return load
+
+
+def streaming(
+    e: Emitter, weights: Weights, format_: WeightFormat, rows: int, group: RowGroup
+) -> Weights:
+    """Return the same blocks of a group, which fetch those to come: for few tokens, which wait for
+    nothing but memory.
+
+    Quants are fetched to the second level of the cache and, nearer, to the first; farther ahead,
+    the hardware would not go on by itself to the end of a page. Behind the group's own are the
+    next group's scales, a share of which is fetched with each block, and then its quants.
+    """
+    b, size = e.builder, format_.row_quant_bytes * rows
+    end, scales = e.offset(group.quants, group.steps, size), _row_scale_share(format_) * rows
+    scale_bytes = b.sub(group.quants, group.scales)
+
+    def load(index: Value) -> WeightBlock:
+        for level, distance in _STREAMED.items():
+            block = e.offset(index, max(1, distance // size))
+            is_beyond = b.icmp_signed(">=", block, group.steps)
+            jump = b.select(is_beyond, scale_bytes, e.i64(0))
+            at = b.add(e.offset(group.quants, block, size), jump)
+            for line in range(0, size, CACHE_LINE):
+                e.prefetch(e.offset(at, line), level)
+        at = e.offset(end, index, scales)
+        for line in range(0, scales, CACHE_LINE):
             e.prefetch(e.offset(at, line))
         return weights(index)
 

@@ -69,16 +69,16 @@ class Emitter:
         pointer = self.builder.inttoptr(address, ir.PointerType())
         self.builder.store(value, pointer, align=align)
 
-    def prefetch(self, address: Value) -> None:
-        """Prefetch the cache line at an address, to the second level; any address is harmless.
+    def prefetch(self, address: Value, level: int = 2) -> None:
+        """Prefetch the cache line at an address, to a level of the cache; any address is harmless.
 
-        More lines can be on their way there than to the first level, which bounds what one core
-        reads: on a Sapphire Rapids a fifth less than so.
+        More lines can be on their way to the second level than to the first, which bounds what one
+        core reads: on a Sapphire Rapids a fifth less than so.
         """
         pointer = self.builder.inttoptr(address, ir.PointerType())
-        read, second_level, data = I32(0), I32(2), I32(1)
+        read, locality, data = I32(0), I32(4 - level), I32(1)
         name, void = "llvm.prefetch.p0", ir.VoidType()
-        self.call(name, void, pointer, read, second_level, data)
+        self.call(name, void, pointer, read, locality, data)
 
     def load_splat(self, address: Value, element: ir.Type, count: int) -> Value:
         return self.splat(self.load(address, element, align=4), count)
