@@ -64,7 +64,7 @@ COMMANDS = (
     *("resources.commands", "observe.audit", "platform.terraform", "observe.trace"),
     *("observe.usage", "call.talk"),
     *("platform.models.command", "platform.tokens", "call.batch", "roles.control_plane"),
-    *("roles.node", "roles.edge", "roles.dns", "roles.geo", "observe.simulate"),
+    *("roles.node", "roles.edge", "roles.host", "roles.dns", "roles.geo", "observe.simulate"),
 )
 """Modules of commands, in the order of `--help`."""
 

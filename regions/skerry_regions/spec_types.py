@@ -29,11 +29,19 @@ PlacementRule = Literal["cost", "nearest", "round-robin"]
 ConsoleMode = Literal["off", "loopback", "on"]
 """Whom an edge shows the console: none; who is on its machine, by a name of it; whoever comes."""
 DEFAULT_CONSOLE: ConsoleMode = "loopback"
+LauncherName = Literal["local", "machines"]
+"""Where a pool's nodes are started: beside the control plane, or on hosts of their region."""
 DomainName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_@*.-]{1,253}$")]
 UtcSecond = Annotated[
     str, Meta(pattern=r"^20[0-9]{2}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9]Z$")
 ]
 """A moment as in RFC 3339, in UTC and to the second: `2027-01-31T00:00:00Z`."""
+
+
+def size_bytes(written: Size) -> int:
+    """Return a `Size` in bytes; none is 0."""
+    number, unit = (written[:-3], written[-3]) if written != "none" else ("0", "K")
+    return int(float(number) * (1 << 10 * (1 + "KMGT".index(unit))))
 
 
 def console_mode(written: ConsoleMode | bool) -> ConsoleMode:

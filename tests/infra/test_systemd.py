@@ -17,6 +17,7 @@ from skerry_cli.platform import lifecycle
 from skerry_cli.roles import node
 from skerry_edge.limits import Limits
 from skerry_regions.control.planning import plan
+from skerry_regions.control.reconcile import host_agent
 from skerry_regions.node import process as node_process
 from skerry_regions.topology.spec import MAX_STEER_DRAIN_SECONDS
 
@@ -45,8 +46,8 @@ def settings(unit: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines if re.match(r"[A-Z]\w*=", line))
 
 
-def test_there_are_four() -> None:
-    assert NAMES == ["skerry-control", "skerry-edge", "skerry-node", "skerry"]
+def test_there_are_five() -> None:
+    assert NAMES == ["skerry-control", "skerry-edge", "skerry-host", "skerry-node", "skerry"]
 
 
 @pytest.mark.parametrize("unit", NAMES)
@@ -66,6 +67,8 @@ def test_they_are_shut_in(unit: str) -> None:
 def test_stopping_leaves_time_to_drain() -> None:
     drain = node.DRAIN_SECONDS + node_process.CLOSE_SECONDS
     assert drain < float(settings("skerry-node")["TimeoutStopSec"])
+    leaving = host_agent.LEAVE_SECONDS + plan.DRAIN_SECONDS
+    assert leaving < float(settings("skerry-host")["TimeoutStopSec"])
     streams = Limits().drain_seconds + serve_gateway.DRAIN_SECONDS
     assert streams < float(settings("skerry-edge")["TimeoutStopSec"])
     edges = plan.EDGE_END_SECONDS + MAX_STEER_DRAIN_SECONDS
@@ -92,7 +95,7 @@ def test_sigterm_goes_to_the_main_process_alone(unit: str) -> None:
     assert (found["KillMode"], found["KillSignal"]) == ("mixed", "SIGTERM")
 
 
-@pytest.mark.parametrize("unit", ["skerry-edge", "skerry-node"])
+@pytest.mark.parametrize("unit", ["skerry-edge", "skerry-host", "skerry-node"])
 def test_a_machine_without_a_token_is_not_started_again_and_again(unit: str) -> None:
     found = settings(unit)
     *_, token_file, _ = found["ExecStart"].split()
@@ -101,7 +104,7 @@ def test_a_machine_without_a_token_is_not_started_again_and_again(unit: str) -> 
     assert found["ConditionPathExists"] == f"|{home.machine}/machine.json"
 
 
-@pytest.mark.parametrize("unit", ["skerry", "skerry-control"])
+@pytest.mark.parametrize("unit", ["skerry", "skerry-control", "skerry-host"])
 def test_what_a_supervisor_has_started_outlives_it(unit: str) -> None:
     found = settings(unit)
     assert (found["KillMode"], found["KillSignal"]) == ("process", "SIGTERM")

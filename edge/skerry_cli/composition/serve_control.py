@@ -61,10 +61,13 @@ from skerry_regions.control.desired.manifest import Manifest
 from skerry_regions.control.desired.migrations import NewerSchema
 from skerry_regions.control.desired.store import Store
 from skerry_regions.control.errors import Busy, ControlError
+from skerry_regions.control.machines.book import hosts_of
+from skerry_regions.control.machines.hosts import Hosts
 from skerry_regions.control.machines.joined import JoinedMachines
 from skerry_regions.control.planning.zone_contents import ZoneBook
 from skerry_regions.control.reconcile.control_metrics import ControlMetrics
 from skerry_regions.control.reconcile.first_start import FirstStart
+from skerry_regions.control.reconcile.launchers import Launchers
 from skerry_regions.control.reconcile.models import ModelBook
 from skerry_regions.control.reconcile.processes import ProcessLauncher
 from skerry_regions.control.reconcile.reconciler import Reconciler
@@ -176,10 +179,11 @@ async def _serve(
         wake = asyncio.Event()
         models = ModelBook(home.root, wake.set, check_model)
         stack.push_async_callback(models.close)
+        term = store.next_term(above=LaunchFolder.of_control(home.root).term)
         launcher = ProcessLauncher(
             home.root,
             registry,
-            term=store.next_term(above=LaunchFolder.of_control(home.root).term),
+            term=term,
             cores=default_threads(),
             environ=os.environ,
             changed=wake.set,
@@ -187,11 +191,18 @@ async def _serve(
         )
         stack.push_async_callback(launcher.close)
         joined = JoinedMachines(lambda: reconciler.wanted(), time.monotonic)
+        nodes = Hosts(
+            lambda: reconciler.wanted(),
+            term=term,
+            clock=time.monotonic,
+            changed=wake.set,
+            expected=() if options.join is None else hosts_of(store),
+        )
         first_start = None if host is None else FirstStart(has_adopted=launcher.has_adopted)
         reconciler = Reconciler(
             store,
             changes,
-            launcher,
+            Launchers(launcher, nodes),
             models,
             wake=wake,
             joined=joined.running,
@@ -202,7 +213,9 @@ async def _serve(
             join_listener = stack.enter_context(listen_at(*options.join, Limits()))
             hosts = options.known_hosts | {host_of(options.join[0])}
             joining = await stack.enter_async_context(
-                machines(home, join_listener, store, registry, joined, key, hosts, lost=stop.set)
+                machines(
+                    home, join_listener, store, registry, joined, nodes, key, hosts, lost=stop.set
+                )
             )
             note(f"Machines join at {url_of(join_listener, tls=True)}.")
         zones = ZoneBook(store)

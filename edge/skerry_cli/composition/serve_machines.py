@@ -17,10 +17,12 @@ from skerry_edge.gate.oidc.issuers import IssuerFile, IssuersError, load_issuers
 from skerry_edge.gate.token_file import TokenFile
 from skerry_edge.http.server import serve
 from skerry_edge.limits import Limits
-from skerry_regions.control.api.machine_api import MachineControl, create_machine_app
+from skerry_regions.control.api.machine_api import create_machine_app
+from skerry_regions.control.api.machine_calls import MachineControl
 from skerry_regions.control.desired.store import Store
 from skerry_regions.control.machines.authority import Authority, AuthorityError, ListenerTLS
 from skerry_regions.control.machines.book import Machines
+from skerry_regions.control.machines.hosts import Hosts
 from skerry_regions.control.machines.join_tokens import JoinTokens
 from skerry_regions.control.machines.joined import JoinedMachines, keep_telling_revoked
 from skerry_regions.control.machines.joining import Joining
@@ -37,6 +39,7 @@ async def machines(
     store: Store,
     registry: Registry,
     joined: JoinedMachines,
+    nodes: Hosts,
     token_secret: bytes,
     hosts: frozenset[str],
     lost: Callable[[], None],
@@ -56,6 +59,7 @@ async def machines(
         authority=authority,
         machines=known,
         joined=joined,
+        nodes=nodes,
         registry=registry,
         cluster_key=cluster_key(home),
         credentials=lambda: _credentials(home),
@@ -70,6 +74,7 @@ async def machines(
             ready=lambda host, port: ready.set(),
             stop=stop,
             ssl_context=ListenerTLS(authority, store.clock).context,
+            heeds_signals=False,  # hosts are ordered to drain when a control plane that owns ends
         ),
         name="machines",
     )
@@ -87,6 +92,7 @@ async def machines(
             tokens=JoinTokens(store, token_secret, authority.fingerprint),
             machines=known,
             joined=joined,
+            nodes=nodes,
             registry=registry,
         )
     finally:

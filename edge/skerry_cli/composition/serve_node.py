@@ -1,18 +1,35 @@
-"""The process behind `skerry node`."""
+"""The processes behind `skerry node` and `skerry host`."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
+import os
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import uvloop
 
 from skerry_cli.composition.prompts import tokenize
 from skerry_cli.composition.starter import Starter
+from skerry_cli.home.control_home import ControlRunning, claim_control
+from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.machine import keep_freed_memory
+from skerry_cli.home.registries import open_registry
+from skerry_cli.home.state import Home
+from skerry_cli.output import note
+from skerry_regions.control.machines.link import ControlLink
+from skerry_regions.control.machines.messages import HostOrders, HostReport
+from skerry_regions.control.reconcile.host_agent import HostAgent
+from skerry_regions.control.reconcile.models import ModelBook
+from skerry_regions.control.reconcile.processes import ProcessLauncher
+from skerry_regions.models.catalog import CatalogError
 from skerry_regions.node.process import NodeOptions, NodeProcess
+from skerry_regions.process.launch_folder import LaunchFolder, Slot
+from skerry_regions.process.local_launcher import Deposed
 from skerry_regions.process.startup import from_threads, stop_on_signals
-from skerry_regions.registry import Registry
+from skerry_regions.registry import Registry, RegistryUnavailable
 
 
 def serve_node(
@@ -50,3 +67,69 @@ async def _serve(
             f"Node {member.id} is ready at {member.address}.", address=member.address
         ),
     )
+
+
+# --- a host ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostOptions:
+    """What a host offers, and where its nodes are reached."""
+
+    offers: Slot
+    host: str  # where they listen
+    advertise: str  # where others reach them; empty: there
+
+
+def serve_host(options: HostOptions, home: Home, link: ControlLink) -> None:
+    """Run nodes as the control plane orders, until this is to stop. Raises `CannotStart`."""
+    try:
+        with (
+            claim_control(home),  # two launchers of one home would end each other's processes
+            contextlib.closing(link),
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        ):
+            runner.run(_serve_host(options, home, link))
+    except ControlRunning:
+        raise CannotStart(f"another host or control plane runs in {home.root}") from None
+    except (CatalogError, Deposed, RegistryUnavailable, OSError) as error:
+        raise CannotStart(str(error)) from None
+
+
+async def _serve_host(options: HostOptions, home: Home, link: ControlLink) -> None:
+    stop, wake = stop_on_signals(), asyncio.Event()
+    term = LaunchFolder.of_control(home.root).term
+    async with contextlib.AsyncExitStack() as stack:
+        registry = stack.enter_context(contextlib.closing(open_registry(home, os.environ)))
+        models = ModelBook(home.root, wake.set)
+        stack.push_async_callback(models.close)
+        launcher = ProcessLauncher(
+            home.root,
+            registry,
+            term=term,
+            cores=options.offers.cpus,
+            environ=os.environ,
+            changed=wake.set,
+            host=options.host,
+            advertise=options.advertise,
+        )
+        stack.push_async_callback(launcher.close)
+        agent = HostAgent(
+            functools.partial(_call, link),
+            launcher,
+            models,
+            options.offers,
+            term=term,
+            wake=wake,
+            heard=lambda: note(f"The host {link.machine} is ready: {_written(options.offers)}."),
+        )
+        await agent.run(stop)
+
+
+def _call(link: ControlLink, report: HostReport) -> HostOrders:
+    return link.call("POST", "/host", HostOrders, report)
+
+
+def _written(offers: Slot) -> str:
+    memory = f"{offers.memory / (1 << 30):.1f} GiB"
+    return f"it offers {offers.cpus} CPUs, {memory} and {len(offers.gpus)} GPUs"

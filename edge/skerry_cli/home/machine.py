@@ -17,7 +17,12 @@ _LARGEST_KEPT = 16 << 20
 
 
 def default_threads() -> int:
-    """Return cores for one model: those this process may run on, within its container's quota."""
+    """Return cores for one model."""
+    return min(available_cores(), MOST_THREADS)
+
+
+def available_cores() -> int:
+    """Return the cores that this process may run on, within its container's quota."""
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:
@@ -26,7 +31,7 @@ def default_threads() -> int:
         quota = cores_of(CPU_MAX.read_text())
     except (OSError, ValueError):
         quota = None  # not Linux, or no such group
-    return min(cores, quota or cores, MOST_THREADS)
+    return min(cores, quota or cores)
 
 
 def cores_of(cpu_max: str) -> int | None:
@@ -82,3 +87,9 @@ def free_memory() -> int | None:
         return max(0, min(free, limit - used + cache))
     except (KeyError, OSError, ValueError):  # no limit, or no such thing
         return free
+
+
+def available_gpus(devices: Path = Path("/dev")) -> tuple[int, ...]:
+    """Return the numbers of NVIDIA's GPUs, as their driver shows them."""
+    names = (each.name.removeprefix("nvidia") for each in devices.glob("nvidia[0-9]*"))
+    return tuple(sorted(int(each) for each in names if each.isdecimal()))

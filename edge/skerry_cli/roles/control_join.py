@@ -13,7 +13,7 @@ from skerry_cli.home.state import Home
 from skerry_cli.output import complain, note, say
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-ROLES = ("prefill", "decode", "hybrid", "edge")
+ROLES = ("prefill", "decode", "hybrid", "edge", "host")
 
 
 def register(actions: Commands) -> None:
@@ -31,7 +31,7 @@ def register(actions: Commands) -> None:
     )
     place = create.add_mutually_exclusive_group(required=True)
     place.add_argument("--pool", metavar="ID", help="nodes of this pool, such as fra-decode")
-    place.add_argument("--region", metavar="NAME", help="nodes and edges of this region")
+    place.add_argument("--region", metavar="NAME", help="nodes, edges and hosts of this region")
     create.add_argument(
         "--role",
         action="append",

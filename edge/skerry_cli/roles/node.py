@@ -125,6 +125,7 @@ def register(commands: Commands) -> None:
     add_join(node, decides="what the node is: its pool's model, region, role and runner")
     node.add_argument("--pool", metavar="ID", help="to join, where the token leaves a choice")
     node.add_argument("--lifeline-fd", type=int, help=argparse.SUPPRESS)
+    node.add_argument("--incarnation", type=int, default=0, help=argparse.SUPPRESS)
 
 
 def start(args: argparse.Namespace) -> int:
@@ -160,6 +161,7 @@ def _start(args: argparse.Namespace, home: Home) -> int:
         role=args.role or "hybrid",
         model=args.model,
         runner=args.runner or "numba",
+        incarnation=args.incarnation,
         address=address,
         transfer=_beside(address),
         warm_up=prompts,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import math
 import resource
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from types import FrameType
 
 import uvicorn
@@ -36,8 +37,11 @@ class EdgeServer(uvicorn.Server):
         ready: Callable[[], None],
         linger: Callable[[], Awaitable[None]] | None = None,
         tls: ssl.SSLContext | None = None,
+        *,
+        heeds_signals: bool = True,
     ) -> None:
         super().__init__(config)
+        self._heeds_signals = heeds_signals
         self._limits = limits
         self._table = table
         self._ready = ready
@@ -88,6 +92,14 @@ class EdgeServer(uvicorn.Server):
             await linger()
         finally:
             self.should_exit = True
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        if not self._heeds_signals:
+            yield
+            return
+        with super().capture_signals():
+            yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._linger is not None and not self._is_told and not self._is_retiring:
@@ -167,6 +179,7 @@ async def serve(
     retire: asyncio.Event | None = None,
     ssl_context: ssl.SSLContext | None = None,
     linger: Callable[[], Awaitable[None]] | None = None,
+    heeds_signals: bool = True,
 ) -> None:
     """Serve `app` until SIGTERM, SIGINT or `stop`, then drain. Raises OSError if it cannot listen.
 
@@ -177,8 +190,8 @@ async def serve(
     well), and idle connections are closed after one more answer. Requests are taken until `linger`
     returns, which is called when it is to stop. `ready(host, port)` is called once connections
     are accepted, with the port really taken (`port` 0 takes a free one). Signals are handled
-    only on the main thread; a second one ends the lingering, a second SIGINT the drain. Meant for
-    uvloop: `uvloop.run(serve(…))`.
+    only on the main thread, and if it `heeds_signals`; a second one ends the lingering, a second
+    SIGINT the drain. Meant for uvloop: `uvloop.run(serve(…))`.
     """
     allow_connections(limits.max_connections + limits.reserved_connections)
     table = ConnectionTable(limits.max_connections, limits.reserved_connections)
@@ -199,7 +212,13 @@ async def serve(
         timeout_graceful_shutdown=limits.drain_seconds,
     )
     server = EdgeServer(
-        config, limits, table, lambda: ready(address[0], address[1]), linger, ssl_context
+        config,
+        limits,
+        table,
+        lambda: ready(address[0], address[1]),
+        linger,
+        ssl_context,
+        heeds_signals=heeds_signals,
     )
     waiting = [
         asyncio.create_task(_when(event, act))

@@ -66,6 +66,7 @@ class NodeOptions:
     """What a node is to be."""
 
     id: str
+    incarnation: int = 0  # 0: by its own clock
     region: str
     zone: str  # of residency
     role: Role
@@ -108,7 +109,7 @@ class NodeProcess:
             region=options.region,
             residency=options.zone,
             pid=os.getpid(),
-            incarnation=new_incarnation(),
+            incarnation=options.incarnation or new_incarnation(),
             role=options.role,
             runner=options.runner,
             model=options.model,

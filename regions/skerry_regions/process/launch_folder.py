@@ -13,10 +13,10 @@ import os
 import time
 from collections.abc import Generator
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from skerry_regions.process.process_lock import holder, locked
 from skerry_regions.zones import GLOBAL
@@ -26,6 +26,15 @@ HOLDER_SECONDS = 1.0  # in which whoever holds a lock is found: not while it beg
 LOOK_SECONDS = 0.01
 # The lock last: it guards the others.
 FILES = ("json", "draft", "prompts", "topology", "relays", "lock")
+
+
+class Slot(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a host offers, or what one node has of it."""
+
+    cpus: Annotated[int, Meta(ge=0, le=65_536)]
+    memory: Annotated[int, Meta(ge=0, le=1 << 50)] = 0  # bytes
+    gpus: Annotated[tuple[Annotated[int, Meta(ge=0, le=1023)], ...], Meta(max_length=1024)] = ()
+    """By number, as NVIDIA's tools count them."""
 
 
 class LaunchRecord(Struct, frozen=True, kw_only=True):
@@ -43,6 +52,8 @@ class LaunchRecord(Struct, frozen=True, kw_only=True):
     model: str = ""  # of a node
     gateway: str = ""  # of an edge, where it takes other regions' streams
     started: float
+    incarnation: int = 0  # of a node on a host …
+    slot: Slot | None = None  # … and what it has of it
     was_ready: bool = False
     draining_since: float | None = None
 

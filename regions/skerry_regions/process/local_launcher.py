@@ -99,6 +99,12 @@ class LocalLauncher:
                 self._know(LaunchedProcess(record, pid))
                 logger.info("adopted %s, process %d", record.id, pid)
 
+    def claim(self, term: int) -> None:
+        """Launch for whoever has this term from now on. Raises Deposed, or OSError."""
+        self._term = term
+        self._fence()
+        self._folder.claim(term)
+
     def list(self) -> Mapping[str, LaunchedProcess]:
         """Return what runs, by name."""
         return MappingProxyType(self._known)

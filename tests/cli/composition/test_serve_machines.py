@@ -35,8 +35,8 @@ async def served_until_lost(control: Platform, home: Home) -> None:
     lost = asyncio.Event()
     listener = listen("127.0.0.1", 0, Limits())
     async with machines(
-        home, listener, control.store, Broken(), control.joined_machines, b"s" * 32, frozenset(),
-        lost=lost.set,
+        home, listener, control.store, Broken(), control.joined_machines, control.hosts, b"s" * 32,
+        frozenset(), lost=lost.set,
     ):  # fmt: skip
         async with asyncio.timeout(60):
             await lost.wait()

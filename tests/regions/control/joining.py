@@ -14,10 +14,12 @@ from tests.edge.serving import serving
 from tests.regions.control.support import MODEL, new
 
 from skerry_edge.limits import Limits
-from skerry_regions.control.api.machine_api import Admit, MachineControl, create_machine_app
+from skerry_regions.control.api.machine_api import create_machine_app
+from skerry_regions.control.api.machine_calls import Admit, MachineControl
 from skerry_regions.control.desired.store import Store
 from skerry_regions.control.machines.authority import Authority, ListenerTLS
 from skerry_regions.control.machines.book import Machines
+from skerry_regions.control.machines.hosts import Hosts
 from skerry_regions.control.machines.join_tokens import JoinTokens
 from skerry_regions.control.machines.joined import JoinedMachines, Wanted
 from skerry_regions.control.machines.link import ControlLink, join
@@ -55,9 +57,11 @@ class Platform:
     url: str = ""
     groups: Mapping[str, Group] | None = field(default_factory=dict[str, Group])
     joined_machines: JoinedMachines = field(init=False)
+    hosts: Hosts = field(init=False)
 
     def __post_init__(self) -> None:
         self.joined_machines = JoinedMachines(self.wanted, self.clock)
+        self.hosts = Hosts(self.wanted, term=1, clock=self.clock, changed=lambda: None)
 
     def token(self, **values: Any) -> str:
         made = self.tokens.create(values or {"pool": POOL}, actor="test", idempotency_key=None)
@@ -108,6 +112,7 @@ def platform(
         authority=authority,
         machines=machines,
         joined=made.joined_machines,
+        nodes=made.hosts,
         registry=made.registry,
         cluster_key=CLUSTER_KEY,
         credentials=lambda: Credentials(
@@ -129,7 +134,13 @@ def platform(
 
 
 def describe(link: ControlLink, **values: Any) -> Member:
-    return Member(id=link.machine, kind=link.kind, region="fra", state="ready", **values)
+    return Member(
+        id=link.machine,
+        kind="edge" if link.kind == "edge" else "node",
+        region="fra",
+        state="ready",
+        **values,
+    )
 
 
 def announce(link: ControlLink, *, fingerprint: str = "", **values: Any) -> Orders:

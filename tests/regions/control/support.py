@@ -22,6 +22,7 @@ from skerry_regions.control.desired.store import Store
 from skerry_regions.control.desired.views import NodeView, ResourceFailure
 from skerry_regions.control.machines.authority import Authority
 from skerry_regions.control.machines.book import Machines
+from skerry_regions.control.machines.hosts import Hosts
 from skerry_regions.control.machines.join_tokens import JoinTokens
 from skerry_regions.control.machines.joined import JoinedMachines
 from skerry_regions.control.machines.joining import Joining
@@ -181,6 +182,7 @@ def _joining(folder: Path, store: Store) -> Joining:
         tokens=JoinTokens(store, b"s" * 32, authority.fingerprint),
         machines=Machines(store, authority),
         joined=JoinedMachines(lambda: None, store.clock),
+        nodes=Hosts(lambda: None, term=1, clock=store.clock, changed=lambda: None),
         registry=SqliteRegistry(folder / "registry.db"),
     )
 

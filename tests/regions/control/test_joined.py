@@ -131,6 +131,7 @@ def test_a_revoked_machine_is_refused_and_edges_are_told(control: Platform) -> N
         tokens=control.tokens,
         machines=control.machines,
         joined=control.joined_machines,
+        nodes=control.hosts,
         registry=control.registry,
     )
     asyncio.run(joining.revoke(link.machine, actor="test"))

@@ -45,7 +45,10 @@ resource "skerry_pool" "this" {
   target_ttft_seconds  = each.value.target_ttft_seconds
   target_itl_seconds   = each.value.target_itl_seconds
   idle_seconds         = each.value.idle_seconds
+  launcher             = each.value.launcher
   threads              = each.value.threads
+  memory               = each.value.memory
+  gpus                 = each.value.gpus
   kv_blocks            = each.value.kv_blocks
   file_tier            = each.value.file_tier
   pin_share            = each.value.pin_share

@@ -9,11 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import TypeVar
 
-import msgspec
 from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -23,20 +19,20 @@ from starlette.routing import Route
 from starlette.types import Scope
 
 from skerry import __version__
-from skerry_regions.control.api.requests import body_of, check_host, json_answer, refusal
-from skerry_regions.control.desired.store import Store
+from skerry_regions.control.api.host_api import report
+from skerry_regions.control.api.machine_calls import MachineCall, MachineControl, MachineHandler
+from skerry_regions.control.api.requests import check_host, json_answer, refusal
 from skerry_regions.control.errors import (
     Busy,
     ControlError,
     Forbidden,
-    Malformed,
     Unauthorized,
     UnknownResource,
     VersionMismatch,
 )
-from skerry_regions.control.machines.authority import Authority, Peer
-from skerry_regions.control.machines.book import RENEWABLE_SECONDS, Machine, Machines
-from skerry_regions.control.machines.joined import JoinedMachines, admitted, reachable
+from skerry_regions.control.machines.authority import Peer
+from skerry_regions.control.machines.book import RENEWABLE_SECONDS, Machine
+from skerry_regions.control.machines.joined import reachable
 from skerry_regions.control.machines.messages import (
     PREFIX,
     SERVER_NAME,
@@ -53,46 +49,10 @@ from skerry_regions.control.machines.messages import (
     common_version,
     versions_text,
 )
-from skerry_regions.registry import Member, Registry, RegistryUnavailable
+from skerry_regions.registry import Member, RegistryUnavailable
 
 NUM_PEERS = 4096  # certificates whose signature is remembered
 UNKNOWN = frozenset({f"{PREFIX}/ca", f"{PREFIX}/join"})  # what is returned to whom we do not know
-
-T = TypeVar("T")
-Admit = Callable[[Machine, Member], Member]
-"""A member as a machine may announce it. Raises Forbidden."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineControl:
-    """What the machines' API works on."""
-
-    store: Store
-    authority: Authority
-    machines: Machines
-    joined: JoinedMachines
-    registry: Registry
-    cluster_key: bytes
-    credentials: Callable[[], Credentials]  # of edges
-    hosts: frozenset[str] = frozenset()  # that strangers may call it, beside what all machines do
-    admit: Admit | None = None  # None: what it says of itself, where it may
-
-    def admitted(self, machine: Machine, member: Member) -> Member:
-        if self.admit is not None:
-            return self.admit(machine, member)
-        return admitted(machine, member, self.store.desired)
-
-
-@dataclass(frozen=True, slots=True)
-class MachineCall:
-    """A call that was let in."""
-
-    control: MachineControl
-    machine: str  # id; empty of one that joins
-    request: Request
-
-
-MachineHandler = Callable[[MachineCall], Awaitable[Response]]
 
 
 def create_machine_app(control: MachineControl) -> Starlette:
@@ -108,6 +68,7 @@ def create_machine_app(control: MachineControl) -> Starlette:
             gate.route("withdraw", _withdraw, "POST"),
             gate.route("members", _members),
             gate.route("credentials", _credentials),
+            gate.route("host", report, "POST"),
         ],
         exception_handlers={
             ControlError: _refused,
@@ -181,26 +142,18 @@ def _check_versions(scope: Scope) -> None:
         )
 
 
-async def _body(request: Request, type_: type[T]) -> T:
-    """Raises Malformed or TooLarge."""
-    try:
-        return msgspec.json.decode(await body_of(request), type=type_)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Malformed(f"The body cannot be read: {error}") from None
-
-
 async def _ca(call: MachineCall) -> Response:
     return Response(call.control.authority.pem, media_type="application/x-pem-file")
 
 
 async def _join(call: MachineCall) -> Response:
-    control, asked = call.control, await _body(call.request, JoinRequest)
+    control, asked = call.control, await call.body(JoinRequest)
     machine, signed = await asyncio.to_thread(control.machines.join, asked)
     return _joined(control, machine, signed.pem)
 
 
 async def _renew(call: MachineCall) -> Response:
-    control, asked = call.control, await _body(call.request, RenewRequest)
+    control, asked = call.control, await call.body(RenewRequest)
     id = call.machine
     machine, signed = await asyncio.to_thread(control.machines.renew, id, asked)
     return _joined(control, machine, signed.pem)
@@ -227,7 +180,7 @@ async def _assignment(call: MachineCall) -> Response:
 
 
 async def _announce(call: MachineCall) -> Response:
-    control, told = call.control, await _body(call.request, Announcement)
+    control, told = call.control, await call.body(Announcement)
 
     def announce() -> tuple[Machine, int]:
         machine = control.machines.wanted(call.machine)
@@ -239,14 +192,17 @@ async def _announce(call: MachineCall) -> Response:
 
 
 async def _withdraw(call: MachineCall) -> Response:
-    control, told = call.control, await _body(call.request, Withdrawal)
+    control, told = call.control, await call.body(Withdrawal)
 
     def withdraw() -> Machine:
         machine = control.machines.wanted(call.machine)
         gone = control.admitted(
             machine,
             Member(
-                id=told.id, kind=machine.kind, region=machine.region, incarnation=told.incarnation
+                id=told.id,
+                kind="edge" if machine.kind == "edge" else "node",
+                region=machine.region,
+                incarnation=told.incarnation,
             ),
         )
         control.registry.withdraw(gone.id, gone.incarnation)

@@ -14,14 +14,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from skerry.runners import FloatsForm, RunnerName
-from skerry_regions.access import (
-    MAX_MODELS,
-    AccessRole,
-    Dollars,
-    Grant,
-    ModelPattern,
-    StoredScope,
-)
+from skerry_regions.access import MAX_MODELS, AccessRole, Dollars, Grant, ModelPattern, StoredScope
 from skerry_regions.control.desired.statuses import (
     DeploymentStatus,
     EdgeNodeStatus,
@@ -37,6 +30,7 @@ from skerry_regions.spec_types import (
     IataCode,
     IPAddress,
     Latitude,
+    LauncherName,
     LinkBandwidth,
     LinkRtt,
     Longitude,
@@ -134,7 +128,10 @@ class PoolSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     target_ttft_seconds: SloSeconds = 2.0  # p95; of pools that prefill
     target_itl_seconds: SloSeconds = 0.2  # p95; of pools that decode
     idle_seconds: Annotated[float, Meta(ge=1, le=86_400)] = 300.0  # before scaling down
+    launcher: LauncherName = "local"  # where nodes are started
     threads: Annotated[int, Meta(ge=1, le=1024)] | None = None  # per node; None: its share
+    memory: Size | None = None  # per node, of the machine that it is placed on; None: uncounted
+    gpus: Annotated[int, Meta(ge=0, le=64)] = 0  # the same
     kv_blocks: Annotated[int, Meta(ge=1, le=1 << 24)] | None = None  # per node, of 64 tokens
     file_tier: Size | None = None  # of disk per node, for KV beyond memory; "none" for none
     pin_share: PinShare | None = None  # per node; None: a quarter

@@ -103,7 +103,7 @@ def _check_alone(spec: Spec) -> None:
         case RegionSpec():
             _check_place(spec)
         case PoolSpec():
-            _check_replicas(spec)
+            _check_pool(spec)
         case EdgeNodeSpec():
             _check_edge(spec)
         case DeploymentSpec():
@@ -133,7 +133,9 @@ def _check_airport(iata: str | None) -> None:
         )
 
 
-def _check_replicas(spec: PoolSpec) -> None:
+def _check_pool(spec: PoolSpec) -> None:
+    if spec.launcher == "machines" and spec.threads is None:
+        raise Invalid("a node that is placed by its threads needs some", field="threads")
     if not spec.is_autoscaled:
         if spec.min_replicas is not None:
             raise Invalid("min_replicas needs max_replicas", field="min_replicas")

@@ -6,7 +6,7 @@ import dataclasses
 import secrets
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Struct
 
@@ -24,7 +24,7 @@ from skerry_regions.control.machines.authority import (
     read_request,
 )
 from skerry_regions.control.machines.join_tokens import JoinTokenSpec, Select
-from skerry_regions.control.machines.messages import JoinRequest, RenewRequest
+from skerry_regions.control.machines.messages import JoinRequest, Kind, RenewRequest
 from skerry_regions.prometheus import LabelValues
 
 KIND = "machine"
@@ -41,7 +41,7 @@ class Machine:
     """One machine as it is stored. Times are Unix seconds."""
 
     id: str
-    kind: Literal["node", "edge"]
+    kind: Kind
     pool: str  # of a node
     region: str
     model: str  # of a node: catalog id of what it was assigned last; empty before it has called
@@ -58,7 +58,7 @@ class MachineView(Struct, frozen=True, kw_only=True):
     """A machine as it is shown. What runs on it is among the nodes, by the same id."""
 
     id: str
-    kind: Literal["node", "edge"]
+    kind: Kind
     pool: str | None
     region: str
     hostname: str
@@ -144,6 +144,15 @@ class Machines:
         return self.get(id)
 
 
+def hosts_of(store: Store) -> list[str]:
+    """Return hosts that may be there, by id: that were not revoked, with certificates in force."""
+    rows = store.select(
+        "SELECT id FROM machines WHERE kind = 'host' AND revoked_at IS NULL AND not_after > ?",
+        (store.clock(),),
+    )
+    return [id for (id,) in rows]
+
+
 def view(machine: Machine) -> MachineView:
     revoked = machine.revoked_at
     return MachineView(
@@ -193,9 +202,9 @@ def _new(
         pool = _pool_of(spec, request.pool, writing.desired)
         region = writing.desired.pools()[pool].region
     else:
-        pool, region = "", _region_of(spec, request.pool, writing.desired)
+        pool, region = "", _region_of(spec, request, writing.desired)
     machine = Machine(
-        id=f"{pool or f'{region}-edge'}-{secrets.token_hex(4)}",
+        id=f"{pool or f'{region}-{request.kind}'}-{secrets.token_hex(4)}",
         kind=request.kind,
         pool=pool,
         region=region,
@@ -238,12 +247,13 @@ def _pool_of(spec: JoinTokenSpec, asked: str, desired: Desired) -> str:
     return pools.pop()
 
 
-def _region_of(spec: JoinTokenSpec, pool: str, desired: Desired) -> str:
-    """Return the region that an edge joins. Raises Invalid."""
-    if spec.region is None or (spec.roles and "edge" not in spec.roles):
-        raise Invalid("the join token is not for an edge", field="kind")
-    if pool:
-        raise Invalid("an edge joins a region, not a pool", field="pool")
+def _region_of(spec: JoinTokenSpec, request: JoinRequest, desired: Desired) -> str:
+    """Return the region that an edge or a host joins. Raises Invalid."""
+    what = "an edge" if request.kind == "edge" else "a host"
+    if spec.region is None or (spec.roles and request.kind not in spec.roles):
+        raise Invalid(f"the join token is not for {what}", field="kind")
+    if request.pool:
+        raise Invalid(f"{what} joins a region, not a pool", field="pool")
     if spec.region not in desired.regions():
         raise Invalid(f"there is no region {spec.region!r} any more", field="kind")
     return spec.region

@@ -34,17 +34,17 @@ TEXT = re.compile(rf"{PREFIX}_([0-9a-f]{{16}})_([0-9a-f]{{64}})_([A-Za-z0-9_-]{{
 MAX_TOKENS = 10_000
 MAX_USES = 10_000
 
-JoinRole = Literal["prefill", "decode", "hybrid", "edge"]
+JoinRole = Literal["prefill", "decode", "hybrid", "edge", "host"]
 Select = Callable[[str, tuple[Any, ...]], list[Any]]
 """An SQL statement and its values to its rows."""
 
 
 class JoinTokenSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What may join with the token: a node of one pool, or nodes and edges of one region."""
+    """What may join with the token: a node of one pool, or nodes, edges and hosts of a region."""
 
     pool: Id | None = None
     region: Name | None = None
-    roles: Annotated[tuple[JoinRole, ...], Meta(max_length=4)] = ()  # in a region; none: all
+    roles: Annotated[tuple[JoinRole, ...], Meta(max_length=5)] = ()  # in a region; none: all
     max_uses: Annotated[int, Meta(ge=1, le=MAX_USES)] = 1
     expires_in_seconds: Annotated[float, Meta(gt=0, le=30 * 86_400)] = 3600.0
     name: Annotated[str, Meta(max_length=128)] = ""  # what it is for

@@ -36,6 +36,7 @@ from skerry_regions.registry import LAST_INCARNATION, Member, Registry, Registry
 from skerry_regions.zones import GLOBAL
 
 REVOKED_LEASE = 7 * 86_400.0  # seconds that edges are sent it: longer than any certificate
+NODE_REVOKED_LEASE = 60.0  # the same of nodes of a host
 TELL_SECONDS = 60.0  # between two tellings of who was revoked: a registry may lose or forget it
 
 logger = logging.getLogger(__name__)
@@ -71,6 +72,8 @@ class JoinedMachines:
 
     def assignment(self, machine: Machine) -> Assignment:
         """Raises Busy before the first look."""
+        if machine.kind == "host":
+            raise Forbidden("a host runs what it is ordered to")
         wanted = self._wanted()
         if wanted is None:
             raise Busy("the control plane has just started")
@@ -127,7 +130,7 @@ class JoinedMachines:
             RunningProcess(
                 id=member.id,
                 owner=known.machine.pool or member.id,
-                kind=known.machine.kind,
+                kind=member.kind,
                 region=known.machine.region,
                 fingerprint=known.fingerprint,
                 pid=member.pid,
@@ -188,8 +191,13 @@ def reachable(members: Iterable[Member]) -> list[Member]:
     return found
 
 
-def tell_revoked(registry: Registry, machine: Machine) -> None:
-    """Publish that it is revoked: edges let go of it at once. Raises RegistryUnavailable."""
+def tell_revoked(registry: Registry, machine: Machine, nodes: Iterable[Member] = ()) -> None:
+    """Publish that it is revoked: edges let go of it at once. `nodes` are a host's, whose names
+    others have soon. Raises RegistryUnavailable."""
+    if machine.kind == "host":
+        for node in nodes:
+            registry.announce(node, NODE_REVOKED_LEASE)
+        return
     gone = Member(
         id=machine.id,
         kind=machine.kind,

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 from skerry_regions.control.machines.book import Machine, Machines
+from skerry_regions.control.machines.hosts import Hosts
 from skerry_regions.control.machines.join_tokens import JoinTokens
 from skerry_regions.control.machines.joined import JoinedMachines, tell_revoked
 from skerry_regions.registry import Registry
@@ -18,6 +19,7 @@ class Joining:
     tokens: JoinTokens
     machines: Machines
     joined: JoinedMachines
+    nodes: Hosts
     registry: Registry
 
     async def revoke(self, id: str, *, actor: str) -> Machine:
@@ -28,5 +30,6 @@ class Joining:
         """
         machine = await asyncio.to_thread(lambda: self.machines.revoke(id, actor=actor))
         self.joined.forget(id)
-        await asyncio.to_thread(tell_revoked, self.registry, machine)
+        gone = self.nodes.forget(id)
+        await asyncio.to_thread(tell_revoked, self.registry, machine, gone)
         return machine

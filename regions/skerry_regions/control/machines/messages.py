@@ -8,6 +8,7 @@
     POST /withdraw     Withdrawal                      registry: I am gone
     GET  /members      [Member]                        registry: who is there
     GET  /credentials  Credentials                     edges only
+    POST /host         HostReport -> HostOrders        hosts only
 
 Every request names the versions that the machine speaks in the header `skerry-versions`; there is
 no answer without a common one.
@@ -19,7 +20,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from skerry_regions.control.planning.launcher import NodeSettings
+from skerry_regions.control.planning.launcher import Ended, Launch, NodeSettings, RunningProcess
+from skerry_regions.process.launch_folder import Slot
 from skerry_regions.registry import Count, Member
 
 PREFIX = "/machines/v1"
@@ -31,7 +33,9 @@ MAX_REQUEST_BYTES = 1 << 20  # what edges say of a thousand models has a fifth o
 MAX_LEASE_SECONDS = 3600.0
 MAX_REASON = 1024
 
-Kind = Literal["node", "edge"]
+MAX_PROCESSES = 1024  # of one host
+
+Kind = Literal["node", "edge", "host"]
 Pem = Annotated[str, Meta(max_length=MAX_PEM)]
 Short = Annotated[str, Meta(max_length=256)]
 Key = Annotated[bytes, Meta(max_length=64)]
@@ -127,6 +131,29 @@ class Credentials(Struct, frozen=True, kw_only=True):
     digest: Short
     tokens: Annotated[bytes, Meta(max_length=64 << 20)] | None
     issuers: Annotated[bytes, Meta(max_length=4 << 20)] | None = None
+
+
+class HostReport(Struct, frozen=True, kw_only=True):
+    """What a host has to offer, what runs on it, what ended since its last report that arrived, and
+    how its nodes describe themselves."""
+
+    offers: Slot
+    running: Annotated[tuple[RunningProcess, ...], Meta(max_length=MAX_PROCESSES)] = ()
+    ended: Annotated[tuple[Ended, ...], Meta(max_length=MAX_PROCESSES)] = ()
+    members: Annotated[tuple[Member, ...], Meta(max_length=MAX_PROCESSES)] = ()
+    is_leaving: bool = False  # it takes no more, and what runs there is to run elsewhere
+
+
+class HostOrders(Struct, frozen=True, kw_only=True):
+    """What a host is to do, by name and idempotent; repeated until a report shows that it was done.
+
+    Orders of a lower term than others before come from a control plane that was replaced.
+    """
+
+    term: Count
+    start: Annotated[tuple[Launch, ...], Meta(max_length=MAX_PROCESSES)] = ()
+    drain: Annotated[tuple[Short, ...], Meta(max_length=MAX_PROCESSES)] = ()
+    stop: Annotated[tuple[Short, ...], Meta(max_length=MAX_PROCESSES)] = ()
 
 
 def common_version(theirs: str) -> int | None:

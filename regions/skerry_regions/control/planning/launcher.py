@@ -13,8 +13,9 @@ from msgspec import Meta, Struct
 from skerry.runners import FloatsForm, RunnerName
 from skerry_regions.control.desired.resources import RoleName, RoutingSpec
 from skerry_regions.models.problems import LeftOut
+from skerry_regions.process.launch_folder import Slot
 from skerry_regions.registry import Member
-from skerry_regions.spec_types import ConsoleMode, PlacementRule
+from skerry_regions.spec_types import ConsoleMode, LauncherName, PlacementRule
 
 RELAYS = "~relays"  # owner of the relays of emulated distances: no resource is called so
 DNS = "~dns-"  # and of a zone's server, before the zone's name
@@ -39,6 +40,14 @@ class NodeSettings(Struct, frozen=True, kw_only=True, tag="node", omit_defaults=
     pin_share: float | None = None
     weights: FloatsForm | None = None
     system_prompts: tuple[str, ...] = ()
+    launcher: LauncherName = "local"
+    memory: int = 0  # bytes of its host
+    gpus: int = 0
+
+    @property
+    def is_hosted(self) -> bool:
+        """Return whether it is placed on a host."""
+        return self.launcher == "machines"
 
 
 class EdgeSettings(Struct, frozen=True, kw_only=True, tag="edge", omit_defaults=True):
@@ -113,6 +122,8 @@ class Launch:
     former_port: int = 0  # … and this, where it is free: it listened there before
     share: CoreShare = CoreShare()  # of a node without threads of its own
     topology: bytes = b""  # of an edge: what it reads of the platform, as a topology file
+    incarnation: int = 0  # of a node on a host; 0: its own clock's
+    slot: Slot | None = None  # of a node on a host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +145,8 @@ class RunningProcess:
     streams: int = 0
     address: str = ""
     control: str = ""
+    incarnation: int = 0  # of a node on a host …
+    slot: Slot | None = None  # … and what it has of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +161,16 @@ class Ended:
     was_ready: bool = True
     log: str = ""
     last_words: str = ""  # the end of its log, in lines
+    lost: str = ""  # why it is taken for ended, where none saw its end
+
+    @property
+    def sentence(self) -> str:
+        """Return what happened, to one that ended unasked."""
+        if self.lost:
+            return f"{self.id} is lost: {self.lost}"
+        told = f"{self.id} ended after {self.ran_seconds:.0f} s"
+        words = self.last_words.strip().rpartition("\n")[2].strip()
+        return f"{told}; its log ends with: {words}" if words else told
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +186,9 @@ class Observation:
         if not pids:
             return self
         running = {
-            id: replace(process, fingerprint="") if process.pid in pids else process
+            id: replace(process, fingerprint="")
+            if process.pid in pids and process.slot is None  # a pid of another machine says nothing
+            else process
             for id, process in self.running.items()
         }
         return replace(self, running=running)

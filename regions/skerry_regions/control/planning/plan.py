@@ -130,7 +130,7 @@ def core_share(groups: Iterable[Group]) -> CoreShare:
     return CoreShare.of(
         (group.settings.threads, group.replicas)
         for group in groups
-        if isinstance(group.settings, NodeSettings)
+        if isinstance(group.settings, NodeSettings) and not group.settings.is_hosted
     )
 
 

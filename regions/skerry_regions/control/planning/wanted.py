@@ -26,6 +26,7 @@ from skerry_regions.control.planning.launcher import (
 from skerry_regions.control.planning.plan import Group
 from skerry_regions.control.planning.platform_topology import platform_topology
 from skerry_regions.models.problems import LeftOut
+from skerry_regions.spec_types import size_bytes
 from skerry_regions.zones import GLOBAL
 
 INSTALLING = "the model is being installed"
@@ -98,13 +99,18 @@ def _node_group(
         pin_share=pool.pin_share,
         weights=pool.weights,
         system_prompts=_system_prompts(desired, id),
+        launcher=pool.launcher,
+        memory=0 if pool.memory is None else size_bytes(pool.memory),
+        gpus=pool.gpus,
     )
     replicas = 0 if leaving else replicas_of(pool, scale)
+    # Hosts install it themselves.
+    is_on_its_way = settings.is_hosted and model.blocked == INSTALLING
     return Group(
         id=id,
         replicas=replicas,
         settings=settings,
-        blocked=model.blocked,
+        blocked="" if is_on_its_way else model.blocked,
         is_unknown=not model.id,
     )
 

@@ -21,9 +21,11 @@ def node_command(
     address: Callable[[str], str],
     threads: int,
     prompts: Path | None,
+    advertise: str = "",
+    incarnation: int = 0,
 ) -> list[str]:
     """Return a node's command line. `address` gives that of a kind: node, kv, control. `prompts` is
-    a file of system prompts."""
+    a file of system prompts; `advertise` and `incarnation` are of one on a host."""
     command = [
         *SKERRY, "node", "--id", id, "--role", settings.role, "--model", settings.model,
         "--region", settings.region, "--residency", settings.residency,
@@ -41,6 +43,10 @@ def node_command(
         command += ["--weights", settings.weights]
     if prompts is not None:
         command += ["--warm-up", str(prompts)]
+    if advertise:
+        command += ["--advertise", advertise]
+    if incarnation:
+        command += ["--incarnation", str(incarnation)]
     return command
 
 

@@ -42,6 +42,8 @@ def judged(
         streams=member.streams if member is not None else 0,
         address=member.address if member is not None else _address(record),
         control=record.control,
+        incarnation=record.incarnation,
+        slot=record.slot,
     )
 
 

@@ -62,9 +62,12 @@ class ProcessLauncher:
         environ: Mapping[str, str],
         changed: Callable[[], None],
         progress: Progress = lambda what, share: None,
+        host: str = "",
+        advertise: str = "",
     ) -> None:
         """`changed` is called on the loop when a process has ended, `progress` with what it reports
-        before it is ready for the first time. Adopts what runs.
+        before it is ready for the first time. Nodes listen at `host`, if given, and are reached at
+        `advertise`. Adopts what runs.
 
         Raises Deposed where a control plane of a later `term` launches.
         """
@@ -77,6 +80,8 @@ class ProcessLauncher:
             sockets=self._sockets,
             cores=cores,
             environ=dict(environ) | {"SKERRY_HOME": str(home)},
+            host=host,
+            advertise=advertise,
         )
         self._changed = changed
         self._progress = progress
@@ -87,6 +92,10 @@ class ProcessLauncher:
         self._health = {id: self._watched(process) for id, process in self._launcher.list().items()}
         self._sockets.keep((id, kind) for id in self._health for kind in SOCKETS)
         self._write_neighbours()
+
+    def claim(self, term: int) -> None:
+        """Launch for a control plane of this term. Raises Deposed, or OSError."""
+        self._launcher.claim(term)
 
     @property
     def has_adopted(self) -> bool:

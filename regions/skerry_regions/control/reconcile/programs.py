@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from skerry_regions.address import Address
 from skerry_regions.control.planning.launcher import (
     DnsSettings,
     EdgeSettings,
@@ -19,7 +20,7 @@ from skerry_regions.control.planning.launcher import (
 )
 from skerry_regions.control.reconcile.commands import dns_command, edge_command, node_command
 from skerry_regions.process.emulation import RelayPlan, relays_command
-from skerry_regions.process.launch_folder import LaunchFolder, LaunchRecord
+from skerry_regions.process.launch_folder import LaunchFolder, LaunchRecord, Slot
 from skerry_regions.process.local_launcher import Program, boot_time
 from skerry_regions.process.socket_paths import SocketPaths
 from skerry_regions.process.spawning import HeldListener
@@ -33,7 +34,9 @@ class LaunchPrograms:
     files: LaunchFolder
     sockets: SocketPaths
     cores: int
-    environ: Mapping[str, str]
+    environ: dict[str, str]
+    host: str = ""  # where nodes listen for other machines; none do
+    advertise: str = ""  # where those reach them, where that is not it
 
     def log(self, id: str) -> Path:
         """Return where a process logs."""
@@ -48,9 +51,11 @@ class LaunchPrograms:
             kind="node",
             region=settings.region,
             fingerprint=fingerprint(settings),
-            address=self.sockets.address(launch.id, "node"),
+            address=self._address(launch.id, "node"),
             control=self.sockets.address(launch.id, "control"),
             started=boot_time(),
+            incarnation=launch.incarnation,
+            slot=launch.slot,
         )
         match settings:
             case NodeSettings(residency=residency, model=model):
@@ -79,7 +84,7 @@ class LaunchPrograms:
             command += ["--listener-fd", str(listener.fileno())]
         return Program(
             command=[*command, "--lifeline-fd", str(lifeline)],
-            environ=self.environ,
+            environ=self.environ | _visible(launch.slot),
             log=self.log(launch.id),
             descriptors=descriptors,
         )
@@ -95,9 +100,11 @@ class LaunchPrograms:
                 return node_command(
                     id,
                     settings,
-                    address=partial(self.sockets.address, id),
+                    address=partial(self._address, id),
                     threads=settings.threads or launch.share.threads(self.cores),
                     prompts=prompts,
+                    advertise=self.advertise,
+                    incarnation=launch.incarnation,
                 )
             case EdgeSettings():
                 topology = self.files.path(id, "topology")
@@ -111,3 +118,13 @@ class LaunchPrograms:
                 path = self.files.path(id, "relays")
                 path.write_bytes(msgspec.json.encode(RelayPlan(rtts=settings.rtts)))
                 return relays_command(path)
+
+    def _address(self, id: str, kind: str) -> str:
+        if self.host and kind in ("node", "kv"):
+            return str(Address(host=self.host, port=0))
+        return self.sockets.address(id, kind)
+
+
+def _visible(slot: Slot | None) -> dict[str, str]:
+    """Return what hides from a node the GPUs that it was not given."""
+    return {} if slot is None else {"CUDA_VISIBLE_DEVICES": ",".join(map(str, slot.gpus))}

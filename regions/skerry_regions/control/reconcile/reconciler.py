@@ -249,10 +249,8 @@ class Reconciler:
             return await self._event(
                 ended.owner, "normal", "Drained", f"{ended.id} drained and ended"
             )
-        what = f"{ended.id} ended after {ended.ran_seconds:.0f} s"
-        if words := ended.last_words.strip().rpartition("\n")[2].strip():
-            what += f"; its log ends with: {words}"
-        await self._failed(ended.id, ended.owner, ended.ran_seconds, what, ended.status)
+        seconds = ended.ran_seconds
+        await self._failed(ended.id, ended.owner, seconds, ended.sentence, ended.status)
 
     async def _failed(
         self, id: str, owner: str, ran_seconds: float, what: str, status: int | None = None

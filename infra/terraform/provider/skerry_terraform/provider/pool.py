@@ -19,6 +19,7 @@ from skerry_terraform.provider.resource import (
 )
 
 ROLES = ("prefill", "decode", "hybrid")
+LAUNCHERS = ("local", "machines")
 MAX_REPLICAS = 1000
 MAX_SLO_SECONDS = 3600
 
@@ -74,7 +75,15 @@ class PoolResource(ControlResource):
             idle_seconds=Attr(
                 NUMBER, default=300, check=between(1, 86_400), doc="Before scaling down."
             ),
+            launcher=Attr(
+                default="local",
+                check=one_of(*LAUNCHERS),
+                doc="Where nodes are started: local, beside the control plane, or machines, on "
+                "hosts of their region.",
+            ),
             threads=Attr(NUMBER, optional=True, check=whole(1, 1024), doc="Of a node; its share."),
+            memory=Attr(optional=True, doc="Of its host that a node takes, such as 16GiB."),
+            gpus=Attr(NUMBER, default=0, check=whole(0, 64), doc="Of its host that a node takes."),
             kv_blocks=Attr(
                 NUMBER, optional=True, check=whole(1, 1 << 24), doc="Of a node, of 64 tokens."
             ),

@@ -1,0 +1,294 @@
+"""The launcher `machines`: nodes on hosts, which are machines that joined and offer slots.
+
+A host reports every half second what it offers and runs, and gets its orders with the answer. A
+host that is silent for five seconds is lost, and what ran there is started on others. It may only
+be cut off: then its nodes serve on, until edges hear of those that have their names by now. When it
+reports again, of two nodes of one name the later stays, and the other drains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from skerry_regions.control.desired.desired import Desired
+from skerry_regions.control.machines.book import Machine
+from skerry_regions.control.machines.joined import Wanted
+from skerry_regions.control.machines.messages import HostOrders, HostReport
+from skerry_regions.control.planning.launcher import (
+    Ended,
+    Launch,
+    NodeSettings,
+    Observation,
+    RunningProcess,
+    fingerprint,
+)
+from skerry_regions.control.planning.placing import HostRoom, place
+from skerry_regions.node.announcer import new_incarnation
+from skerry_regions.process.launch_folder import Slot
+from skerry_regions.registry import Member
+from skerry_regions.zones import GLOBAL
+
+HOST_SECONDS = 5.0  # without a report, before a host is lost
+LOOK_SECONDS = 0.1
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Host:
+    """A machine that reports, and what it is to do."""
+
+    machine: Machine
+    offers: Slot
+    heard_at: float
+    is_leaving: bool = False
+    running: dict[str, RunningProcess] = field(default_factory=dict[str, RunningProcess])
+    launches: dict[str, Launch] = field(default_factory=dict[str, Launch])  # not reported yet
+    drains: set[str] = field(default_factory=set[str])
+    stops: set[str] = field(default_factory=set[str])
+    models: set[str] = field(default_factory=set[str])  # that it was ordered to run
+
+    def processes(self) -> list[RunningProcess]:
+        """Return what runs there, and what is to. Of a host that leaves, as made of nothing that is
+        wanted: others are started elsewhere first."""
+        found = [
+            *map(self._ordered, self.running.values()),
+            *map(_starting, self.launches.values()),
+        ]
+        if self.is_leaving:
+            return [dataclasses.replace(each, fingerprint="") for each in found]
+        return found
+
+    def _ordered(self, process: RunningProcess) -> RunningProcess:
+        """Return a process as it is to be, so that nothing is ordered at each look again."""
+        if process.id not in self.drains:
+            return process
+        return dataclasses.replace(process, state="draining", seconds=0.0)
+
+    def room(self, pool: str) -> HostRoom:
+        processes = self.processes()
+        taken = [each.slot for each in processes if each.slot is not None]
+        num_same = sum(each.owner == pool for each in processes)
+        return HostRoom.of(self.machine.id, self.offers, taken, num_same)
+
+
+class Hosts:
+    """See `Launcher`. Lives on one event loop, with the API that hosts call."""
+
+    def __init__(
+        self,
+        wanted: Callable[[], Wanted | None],
+        *,
+        term: int,
+        clock: Callable[[], float],
+        changed: Callable[[], None],
+        expected: Iterable[str] = (),
+    ) -> None:
+        """`clock` is monotonic, in seconds. `changed` is called when a report says something new.
+        What `expected` hosts run is waited for once: it must not be started a second time."""
+        self._wanted = wanted
+        self._term = term
+        self._clock = clock
+        self._changed = changed
+        self._expected = frozenset(expected)
+        self._began = clock()
+        self._hosts: dict[str, Host] = {}
+        self._places: dict[str, Host] = {}  # by process, as of the last look
+        self._ended: list[Ended] = []
+        self._highest: dict[str, int] = {}  # incarnation of each name
+
+    # --- what hosts report -----------------------------------------------------------------------
+
+    def take(
+        self, machine: Machine, told: HostReport, desired: Desired
+    ) -> tuple[HostOrders, list[Member]]:
+        """Take in a report; return what the host is to do, and what the registry is to know of its
+        nodes."""
+        host = self._hosts.get(machine.id)
+        if host is None:
+            host = self._hosts[machine.id] = Host(machine, told.offers, self._clock())
+            logger.info("the host %s is there", machine.id)
+        before = {(each.id, each.state) for each in host.running.values()}
+        host.offers, host.is_leaving, host.heard_at = told.offers, told.is_leaving, self._clock()
+        host.running = {each.id: each for each in told.running if _is_of(each, machine, desired)}
+        for each in host.running.values():
+            self._highest[each.id] = max(each.incarnation, self._highest.get(each.id, 0))
+        self._ended += told.ended
+        over = host.running.keys() | {each.id for each in told.ended}
+        host.launches = {id: each for id, each in host.launches.items() if id not in over}
+        host.drains = {id for id in host.drains if id in host.running and not _drains(host, id)}
+        host.stops &= host.running.keys()
+        if told.ended or before != {(each.id, each.state) for each in host.running.values()}:
+            self._changed()
+        if told.is_leaving:
+            host.launches = {}  # others are started elsewhere
+            if not told.running:
+                del self._hosts[machine.id]
+                logger.info("the host %s has left", machine.id)
+        orders = HostOrders(
+            term=self._term,
+            start=tuple(host.launches.values()),
+            drain=(*sorted(host.drains), *_unknown(told.running, host)),
+            stop=tuple(sorted(host.stops)),
+        )
+        return orders, self._members(host, told.members, desired)
+
+    def _members(self, host: Host, told: Iterable[Member], desired: Desired) -> list[Member]:
+        """Return what a host says of its nodes, where it may: it decides on neither their place,
+        their role nor their model. Nothing before the first look, which says what those are."""
+        if (wanted := self._wanted()) is None:
+            return []
+        found = list[Member]()
+        for member in told:
+            process = host.running.get(member.id)
+            group = None if process is None else wanted.groups.get(process.owner)
+            if process is None or group is None or not isinstance(group.settings, NodeSettings):
+                continue
+            is_local = any(
+                address.startswith("unix:") for address in (member.address, member.transfer_address)
+            )
+            if is_local or member.kind != "node" or member.state == "revoked":
+                continue
+            region = desired.regions().get(host.machine.region)
+            models = host.models | {group.settings.model}
+            found.append(
+                replace(
+                    member,
+                    region=host.machine.region,
+                    residency=GLOBAL if region is None else region.residency,
+                    incarnation=process.incarnation,
+                    role=group.settings.role,
+                    model=member.model if member.model in models else "",
+                    control="",
+                    gateway="",
+                )
+            )
+        return found
+
+    def forget(self, machine: str) -> list[Member]:
+        """Count a host as lost at once; return what edges are to be told of its nodes."""
+        host = self._hosts.pop(machine, None)
+        if host is None:
+            return []
+        self._lose(host, f"the host {machine} was revoked")
+        gone = list[Member]()
+        for each in host.running.values():
+            above = self._highest[each.id] = each.incarnation + 1
+            gone.append(
+                Member(
+                    id=each.id, kind="node", region=each.region, incarnation=above, state="revoked"
+                )
+            )
+        self._changed()
+        return gone
+
+    # --- the launcher ----------------------------------------------------------------------------
+
+    async def list(self) -> Observation:
+        await self._settle()
+        for id, host in [*self._hosts.items()]:
+            if self._clock() - host.heard_at > HOST_SECONDS:
+                del self._hosts[id]
+                self._lose(host, f"its host {id} is silent for {HOST_SECONDS:g} s")
+        self._places, running = {}, dict[str, RunningProcess]()
+        for host in self._hosts.values():
+            for process in host.processes():
+                other = running.get(process.id)
+                if other is None or other.incarnation < process.incarnation:
+                    if other is not None:
+                        self._places[process.id].drains.add(process.id)
+                    self._places[process.id], running[process.id] = host, process
+                else:
+                    host.drains.add(process.id)
+        ended, self._ended = tuple(self._ended), []
+        return Observation(running, ended)
+
+    async def start(self, launch: Launch) -> int:
+        settings = launch.settings
+        assert isinstance(settings, NodeSettings)
+        here = [
+            host
+            for host in self._hosts.values()
+            if host.machine.region == settings.region
+            and not host.is_leaving
+            and launch.id not in host.running
+        ]
+        machine, slot = place(settings, [host.room(launch.owner) for host in here])
+        incarnation = new_incarnation(above=self._highest.get(launch.id, 0))
+        self._highest[launch.id] = incarnation
+        host = self._hosts[machine]
+        host.launches[launch.id] = dataclasses.replace(launch, incarnation=incarnation, slot=slot)
+        host.models.add(settings.model)
+        return 0
+
+    async def drain(self, id: str, *, patiently: bool) -> None:
+        if (host := self._places.get(id)) is not None and host.launches.pop(id, None) is None:
+            host.drains.add(id)
+
+    async def stop(self, id: str) -> None:
+        if (host := self._places.get(id)) is not None and host.launches.pop(id, None) is None:
+            host.stops.add(id)
+
+    async def _settle(self) -> None:
+        until = self._began + HOST_SECONDS
+        while self._expected - self._hosts.keys() and self._clock() < until:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_SECONDS)
+        self._expected = frozenset()
+
+    def _lose(self, host: Host, why: str) -> None:
+        logger.warning("the host %s is lost, with %d nodes", host.machine.id, len(host.running))
+        for each in host.processes():
+            self._ended.append(
+                Ended(
+                    id=each.id,
+                    owner=each.owner,
+                    asked=each.state == "draining",
+                    ran_seconds=each.seconds,
+                    was_ready=each.state != "starting",
+                    lost=why,
+                )
+            )
+
+
+def _starting(launch: Launch) -> RunningProcess:
+    return RunningProcess(
+        id=launch.id,
+        owner=launch.owner,
+        kind="node",
+        region=launch.settings.region,
+        fingerprint=fingerprint(launch.settings),
+        pid=0,
+        state="starting",
+        incarnation=launch.incarnation,
+        slot=launch.slot,
+    )
+
+
+def _is_of(process: RunningProcess, machine: Machine, desired: Desired) -> bool:
+    """Return whether it is a node that may run on this host."""
+    pool = desired.pools().get(process.owner)
+    return (
+        process.kind == "node"
+        and process.slot is not None
+        and process.id.rpartition("-")[0] == process.owner
+        and process.id.rpartition("-")[2].isdecimal()
+        and pool is not None
+        and pool.region == machine.region == process.region
+    )
+
+
+def _drains(host: Host, id: str) -> bool:
+    return host.running[id].state == "draining"
+
+
+def _unknown(told: Iterable[RunningProcess], host: Host) -> list[str]:
+    """Return what runs on a host and belongs to no pool of its region any more."""
+    return sorted(
+        each.id for each in told if each.id not in host.running and each.state != "draining"
+    )
