@@ -125,6 +125,19 @@ def test_a_light_chooses_its_nodes(page: Any) -> None:
     page.wait_for_selector("text=Nodes: 3")
 
 
+def test_of_a_thousand_nodes_the_rows_in_view_are_made(page: Any) -> None:
+    here = SEA.fleet.nodes
+    more = [replace(here[0], id=f"node-{number:04}") for number in range(3, 1000)]
+    SEA.fleet = replace(SEA.fleet, nodes=[*here, *more])
+    page.wait_for_selector("tr[data-name='node-0003']")
+    table = page.locator("[aria-label='Table of nodes']")
+    assert table.locator("table").get_attribute("aria-rowcount") == "1001"
+    for place, shown in ((1e9, "node-0999"), (0, "fra-0")):
+        table.evaluate("(box, place) => { box.scrollTop = place; }", place)
+        page.wait_for_selector(f"tr[data-name='{shown}']")
+        assert table.locator("tbody tr").count() < 100
+
+
 def test_names_are_text(page: Any) -> None:
     SEA.node(0, id=HOSTILE, role=HOSTILE)
     page.wait_for_selector("th:has-text('⟨U+202E⟩')")

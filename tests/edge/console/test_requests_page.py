@@ -28,7 +28,7 @@ def _no_request_holds_the_loop() -> None:
 
 def rows_of(page: Any) -> list[str]:
     ids: list[str] = page.evaluate(
-        "[...document.querySelectorAll('.requests tbody tr')].map(each => each.dataset.id)"
+        "[...document.querySelectorAll('.requests tbody tr')].map(each => each.dataset.name)"
     )
     return ids
 
@@ -37,7 +37,7 @@ def test_a_request_is_in_the_list_as_soon_as_it_ended(at: Deployment, pages: Pag
     page = pages.open(pages.link(path="/console/requests"))
     page.wait_for_selector(".tally:has-text('kept')")
     identity = at.run(prompt="hi").headers["x-request-id"]
-    page.wait_for_selector(f"tr[data-id='{identity}']")
+    page.wait_for_selector(f"tr[data-name='{identity}']")
     assert rows_of(page)[0] == identity
     shot(page, "requests-dark")
 
@@ -93,13 +93,13 @@ def test_a_filter_leaves_what_it_says(at: Deployment, pages: Pages) -> None:
     at.region.script = lambda submit: [Unavailable("gone")]
     bad = at.run(prompt="hi").headers["x-request-id"]
     page = pages.open(pages.link(path="/console/requests"))
-    page.wait_for_selector(f"tr[data-id='{bad}']")
+    page.wait_for_selector(f"tr[data-name='{bad}']")
     for query, there, gone in (
         ("failed", bad, good), ("status:200", good, bad), ("status:5", bad, good),
         (f"model:bytes {good[:8]}", good, bad),
     ):  # fmt: skip
         page.fill("#filter", query)
-        page.wait_for_selector(f"tr[data-id='{gone}']", state="detached")
+        page.wait_for_selector(f"tr[data-name='{gone}']", state="detached")
         assert there in rows_of(page), query
     page.fill("#filter", "model:none")
     until(page, "document.querySelectorAll('.requests tbody tr').length === 0")
@@ -116,13 +116,13 @@ def test_what_is_read_does_not_move(at: Deployment, pages: Pages) -> None:
     page.wait_for_selector(".tally:has-text('1 new')")
     assert rows_of(page) == before
     page.keyboard.press(".")
-    page.wait_for_selector(f"tr[data-id='{identity}']")
+    page.wait_for_selector(f"tr[data-name='{identity}']")
 
 
 def test_rows_are_opened_by_keys(at: Deployment, pages: Pages) -> None:
     identity = at.run(prompt="hi").headers["x-request-id"]
     page = pages.open(pages.link(path="/console/requests"))
-    page.wait_for_selector(f"tr[data-id='{identity}']")
+    page.wait_for_selector(f"tr[data-name='{identity}']")
     page.keyboard.press("Escape")
     page.keyboard.press("j")
     page.keyboard.press("Enter")

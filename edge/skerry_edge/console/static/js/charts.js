@@ -13,10 +13,10 @@ const TERM_COLOURS = {
 };
 const SPARE = ["queue", "prefill", "decode", "cached", "step", "stall", "behind", "evict", "affinity", "network"];
 
-/** A tiny waterfall up to the first token; `most` seconds are the whole width. */
-export const waitBar = (row, most) =>
+/** A tiny waterfall up to the first token; `--most` seconds of what it is in are the whole width. */
+export const waitBar = (row) =>
   h("span", { class: "phasebar", "aria-hidden": "true" }, row.waits.map((seconds, place) => seconds > 0.0004
-    && h("i", { data: { phase: WAITS[place] }, style: { width: `${Math.max(0.6, 100 * Math.min(1, seconds / most))}%` } })));
+    && h("i", { data: { phase: WAITS[place] }, style: { width: `calc(100% * clamp(.006, ${seconds} / var(--most), 1))` } })));
 
 /** Round numbers from zero up to `most`. */
 export function ticks(most, number) {

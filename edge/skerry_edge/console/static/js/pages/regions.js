@@ -3,9 +3,9 @@ import { $, attr, clock, count, h, ms, notice, short, state, text, visible } fro
 import { me } from "../api.js";
 import { chart } from "../chart.js";
 import { follow } from "../live.js";
+import { keepRows, longTable, table } from "../table.js";
 
 const STATES = { ready: "ready", starting: "progressing", draining: "draining", failed: "down", down: "down" };
-const SHOWN = 1000; // nodes in the table
 
 const percent = (value) => (value === null ? "—" : `${value} %`);
 const meter = (value) => h("span", { class: "meter", "aria-hidden": "true" }, h("i", { style: { width: `${value ?? 0}%` } }));
@@ -21,16 +21,15 @@ export function mount(main, chosen) {
   let own = "", at = 0, due = 0, picked = chosen;
   const map = chart((name) => pick(name === picked ? "" : name));
   const age = h("span", { class: "tally" });
-  const regionRows = h("tbody", {}), nodeRows = h("tbody", {});
+  const regionRows = h("tbody", {});
+  const nodeTable = longTable(["Node", "State", "Role", "Model", "Streams", "Queue", "Busy", "KV", "Hits"], "Table of nodes", soon);
   const title = h("h2", {}, "Nodes");
   const all = h("button", { type: "button", class: "button", hidden: true, on: { click: () => pick("") } }, "All regions");
-  const table = (names, body, label) => h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label },
-    h("table", { class: "figures" }, h("thead", {}, h("tr", {}, names.map((name, place) => h("th", { scope: "col", class: place > 0 && !["State", "Role", "Model"].includes(name) ? "num" : null }, name)))), body));
   const waiting = h("div", { class: "blank" }, h("p", {}, "Waiting for the first look…"));
   const board = h("div", { class: "over", hidden: true },
     h("div", { class: "stack" }, map.element,
       h("section", { "aria-label": "Nodes" }, h("div", { class: "tools" }, title, all),
-        table(["Node", "State", "Role", "Model", "Streams", "Queue", "Busy", "KV", "Hits"], nodeRows, "Table of nodes"),
+        nodeTable.box,
         h("p", { class: "hint" }, "Busy is since the last look, half a second ago; KV of the blocks in memory; hits of the prompts' tokens since the node began. Of other regions an edge knows no single node."))),
     h("section", { class: "stack", "aria-label": "Regions" }, h("div", { class: "tools" }, h("h2", {}, "Regions"), h("span", { class: "hint" }, "as this edge sees them"), age),
       table(["Region", "State", "Trip", "Queue", "Nodes"], regionRows, "Table of regions"),
@@ -52,36 +51,19 @@ export function mount(main, chosen) {
     return known.length ? Math.round(known.reduce((sum, each) => sum + each.busy, 0) / known.length) : null;
   };
 
-  /** Keeps the rows of a table by name, and changes only what differs. */
-  function rows(body, list, cells) {
-    const old = new Map([...body.children].map((row) => [row.dataset.name, row]));
-    list.forEach((each, place) => {
-      const name = each.id ?? each.name, key = JSON.stringify(each);
-      let row = old.get(name);
-      old.delete(name);
-      if (row?.dataset.key !== key) {
-        const fresh = h("tr", { data: { name, key, state: each.state } }, cells(each));
-        if (row) row.replaceWith(fresh);
-        row = fresh;
-      }
-      if (body.children[place] !== row) body.insertBefore(row, body.children[place] ?? null);
-    });
-    for (const row of old.values()) row.remove();
-  }
-
   function draw() {
     waiting.hidden = true;
     board.hidden = false;
     const listed = [...regions.values()].sort((a, b) => (a.rtt ?? 1e9) - (b.rtt ?? 1e9));
     map.draw(listed, own, busyOf);
-    rows(regionRows, listed, (each) => [
+    keepRows(regionRows, listed, (each) => [
       h("th", { scope: "row" }, h("button", { type: "button", class: "rowlink", on: { click: () => pick(each.name) } }, visible(each.name), each.name === own && h("small", {}, " here"))),
       h("td", {}, state(STATES[each.state] ?? "pending", each.state)),
       h("td", { class: "num" }, each.rtt === null ? "—" : ms(each.rtt)),
       h("td", { class: "num" }, each.queue === null ? "—" : ms(each.queue)),
       h("td", { class: "num" }, count(each.nodes))]);
     const shown = [...nodes.values()].filter((each) => !picked || each.region === picked).sort((a, b) => (a.id < b.id ? -1 : 1));
-    rows(nodeRows, shown.slice(0, SHOWN), (each) => [
+    nodeTable.draw(shown, (each) => [
       h("th", { scope: "row" }, visible(each.id)), h("td", {}, state(STATES[each.state] ?? "pending", each.state)),
       h("td", {}, visible(each.role)), h("td", {}, visible(short(each.model))), h("td", { class: "num" }, count(each.streams)),
       h("td", { class: "num" }, ms(each.queue)), h("td", { class: "num" }, meter(each.busy), percent(each.busy)),

@@ -3,8 +3,9 @@ import { $, attr, clock, copyButton, count, h, icon, ms, notice, short, state, t
 import { apiPath, get, me } from "../api.js";
 import { waitBar, waterfall, whyHere } from "../charts.js";
 import { follow } from "../live.js";
+import { longTable } from "../table.js";
 
-const KEPT = 600, SHOWN = 200;
+const KEPT = 600;
 const ROLES = ["viewer", "developer", "operator"];
 const EXAMPLES = ["failed", "resumed", ">5s"];
 const COLUMNS = ["Time", "Status", "Model", "Ran at", "Until the first token", "First token", "Tokens", "Total"];
@@ -40,9 +41,8 @@ export function mount(main, opened) {
     "aria-label": "Filter", on: { input: () => { matches = matcher(filter.value); cursor = -1; soon(); } } });
   const tally = h("span", { class: "tally", role: "status" });
   const pause = h("button", { type: "button", class: "live", "aria-pressed": "true", on: { click: toggle } }, h("i", { "aria-hidden": "true" }), h("span", {}, "live"));
-  const body = h("tbody", {});
-  const scroll = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of requests" },
-    h("table", { class: "requests" }, h("thead", {}, h("tr", {}, COLUMNS.map((name, place) => h("th", { scope: "col", class: place > 4 ? "num" : null }, name)))), body));
+  const table = longTable(COLUMNS, "Table of requests", soon), scroll = table.box;
+  scroll.firstChild.className = "requests";
   const empty = h("div", { class: "blank", hidden: true }, h("p", {}, "No request has ended here yet. Ask something in the ", h("a", { href: "/console/playground" }, "playground"), "."));
   const detail = h("section", { class: "detail", "aria-label": "One request", tabindex: "-1" });
   const split = h("div", { class: "split" },
@@ -56,19 +56,25 @@ export function mount(main, opened) {
   }
 
   function draw() {
-    rows = [...known.values()].filter(matches).slice(0, SHOWN);
-    const most = Math.max(0.05, ...rows.map((row) => row.first_token ?? 0));
-    body.replaceChildren(...rows.map((row, place) => h("tr", { data: { id: row.id }, class: place === cursor ? "cursor" : null, "aria-current": row.id === opened ? "true" : null },
+    rows = [...known.values()].filter(matches);
+    empty.hidden = known.size > 0;
+    scroll.hidden = known.size === 0;
+    scroll.style.setProperty("--most", String(Math.max(0.05, ...rows.map((row) => row.first_token ?? 0))));
+    table.draw(rows, (row) => [
       h("td", {}, clock(row.at)),
       h("td", {}, state(stateOf(row), String(row.status ?? "gone"))),
       h("th", { scope: "row" }, h("a", { href: `/console/requests/${row.id}` }, visible(short(row.model)) || "—")),
       h("td", { class: "nodes" }, visible(row.nodes.join(" → "))),
-      h("td", { class: "bars" }, row.first_token === null ? "" : waitBar(row, most)),
+      h("td", { class: "bars" }, row.first_token === null ? "" : waitBar(row)),
       h("td", { class: "num" }, row.first_token === null ? "—" : ms(row.first_token * 1000)),
       h("td", { class: "num" }, count(row.tokens)),
-      h("td", { class: "num" }, ms(row.seconds * 1000)))));
-    empty.hidden = known.size > 0;
-    scroll.hidden = known.size === 0;
+      h("td", { class: "num" }, ms(row.seconds * 1000))]);
+    for (const element of table.body.children) {
+      const id = element.dataset.name;
+      element.classList.toggle("cursor", id === rows[cursor]?.id);
+      if (id === opened) attr(element, "aria-current", "true");
+      else element.removeAttribute("aria-current");
+    }
     const all = `${rows.length === known.size ? "" : `${count(rows.length)} of `}${count(known.size)} kept`;
     text(tally, held ? `${all} · ${count(held)} new` : all);
   }
@@ -108,7 +114,7 @@ export function mount(main, opened) {
   }
 
   scroll.addEventListener("scroll", () => { if (!isPaused && held && scroll.scrollTop <= 8) release(); });
-  body.addEventListener("click", (event) => {
+  table.body.addEventListener("click", (event) => {
     const row = event.target.closest("tr");
     if (row && !event.target.closest("a")) $("a", row).click();
   });
@@ -180,8 +186,8 @@ export function mount(main, opened) {
   function move(by) {
     if (!isPaused) toggle();
     cursor = Math.max(0, Math.min(rows.length - 1, cursor + by));
+    table.reveal(cursor);
     draw();
-    body.children[cursor]?.scrollIntoView({ block: "nearest" });
   }
 
   return {
@@ -199,7 +205,7 @@ export function mount(main, opened) {
       } else if (event.key === ".") toggle();
       else if (event.key === "j") move(1);
       else if (event.key === "k") move(-1);
-      else if (event.key === "Enter" && cursor >= 0 && event.target === document.body) $("a", body.children[cursor]).click();
+      else if (event.key === "Enter" && cursor >= 0 && event.target === document.body) $(".cursor a", table.body).click();
       else if (event.key === "Escape" && opened) $(".detail header a").click();
     },
   };
