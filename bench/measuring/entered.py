@@ -20,7 +20,6 @@ from skerry import AI
 from skerry.runners import RunnerName
 from skerry_edge.api.app import create_app
 from skerry_edge.gate.admission import Admission
-from skerry_edge.gate.spending import Spending
 from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.generation.edge import Edge
 from skerry_edge.http.server import serve
@@ -29,6 +28,7 @@ from skerry_edge.ledger.file_store import FileStore
 from skerry_edge.ledger.responses_store import ResponseStore
 from skerry_edge.ledger.stores import Stores
 from skerry_edge.limits import Limits
+from skerry_edge.money.sqlite_spending import SqliteSpending
 from skerry_edge.text.model import TextModel
 from skerry_regions.drivers.sqlite_queue import SqliteQueue
 from skerry_regions.models.catalog import Catalog, ModelSpec
@@ -182,7 +182,7 @@ def _platform(
             region=LocalRegion(node),
             tokens=tokens,
             secret=b"s" * 32,
-            admission=Admission(spending=Spending(folder / "spending.db")),
+            admission=Admission(spending=SqliteSpending(folder / "spending.db")),
             responses=ResponseStore(folder / "responses.db"),
             batches=Batches(
                 queue=SqliteQueue(folder / "queue.db"), files=FileStore(folder / "files.db")

@@ -26,13 +26,15 @@ class Skerry:
 
     home: Path
     registry: str = ""  # URL of a server; empty: a file of the home
+    state: str = ""  # URL of servers; empty: files of the home
 
     @property
     def environ(self) -> dict[str, str]:
         folders = ("edge", "core", "regions", "sdk", "infra/terraform/provider")
         roots = [str(ROOT / name) for name in folders]
         kept = {name: value for name, value in os.environ.items() if "SKERRY" not in name}
-        elsewhere = {"SKERRY_REGISTRY": self.registry} if self.registry else {}
+        named = {"SKERRY_REGISTRY": self.registry, "SKERRY_STATE": self.state}
+        elsewhere = {name: url for name, url in named.items() if url}
         own = {"SKERRY_HOME": str(self.home), "PYTHONPATH": os.pathsep.join(roots)}
         return kept | own | elsewhere
 

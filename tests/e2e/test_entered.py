@@ -17,7 +17,7 @@ MOST_UNNAMED = 2  # that a busy machine may enter
 MOST = 61 + MOST_UNNAMED
 UNASKED = (
     "answer_headers", "hints", "reload", "whole_numbers", "api/batch", "api/cors", "api/documents",
-    "gate/allowance_use", "gate/grants", "gate/quotas", "gate/residency", "gate/spending",
+    "gate/allowance_use", "gate/grants", "gate/quotas", "gate/residency", "money",
     "gate/steering", "gate/token_bucket", "gate/waiting_room", "ledger/idempotency",
     "ledger/repeats", "ledger/replay", "ledger/response_cache", "output", "telemetry/attempt_spans",
     "telemetry/otlp", "text/desk", "text/stops", "text/token_cache",

@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,7 @@ from skerry_edge.ledger.file_store import FileStore
 from skerry_edge.ledger.responses_store import ResponseStore
 from skerry_edge.ledger.stores import Stores
 from skerry_edge.limits import Limits
+from skerry_edge.money.spending import Spending
 from skerry_edge.telemetry.trace_store import TraceStore
 from skerry_edge.text.desk import Desk
 from skerry_edge.text.model import TextModel
@@ -67,6 +69,12 @@ def eventually(condition: Callable[[], Any]) -> Any:
         assert time.monotonic() < deadline, "it never happened"
         time.sleep(0.002)
     return found
+
+
+def spent(spending: Spending, payer: str) -> tuple[float, float]:
+    """What a payer has spent, for a thread that may have an event loop of its own."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(spending.spent(payer))).result()
 
 
 class ByteText:

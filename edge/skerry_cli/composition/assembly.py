@@ -23,6 +23,7 @@ from skerry_cli.home.parts import (
     open_batches,
     open_stores,
 )
+from skerry_cli.home.shared_state import opened_state
 from skerry_cli.home.state import Home, read_config
 from skerry_cli.logs import logs_prompts
 from skerry_edge.gate.oidc.logins import Logins
@@ -98,6 +99,7 @@ async def assembled(
     journal = stores.journal
     async with (
         exporting(id, region) as export,
+        opened_state(home, os.environ, id) as state,
         configured(
             home,
             offer.catalog,
@@ -107,6 +109,7 @@ async def assembled(
             edges=edges,
             certificate=front.certificate,
             unwritten=lambda: 0.0 if journal is None else journal.seconds_unwritten,
+            state=state,
         ) as admission,
     ):
         yield Edge(

@@ -7,6 +7,7 @@ import asyncio
 import functools
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from skerry.errors import AuthenticationError
 from skerry_cli.home.errors import CannotStart
@@ -15,12 +16,17 @@ from skerry_edge.gate.admission import Admission
 from skerry_edge.gate.oidc.issuers import IssuersError, load_issuers
 from skerry_edge.gate.oidc.logins import Logins, load_libraries
 from skerry_edge.gate.quotas import Quotas, QuotasError, load_quotas
-from skerry_edge.gate.spending import Spending
 from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.http.tls import Certificate
 from skerry_edge.limits import Limits
+from skerry_edge.money.spending import Spending
+from skerry_edge.money.sqlite_spending import SqliteSpending
 from skerry_edge.reload import Followed, following
 from skerry_regions.models.catalog import Catalog
+from skerry_regions.zones import GLOBAL
+
+if TYPE_CHECKING:
+    from skerry_regions.drivers.jetstream.connection import JetStream
 
 LOOK_SECONDS = 1.0  # between looks for tokens that have expired
 
@@ -36,13 +42,16 @@ async def configured(
     edges: Callable[[], int] = lambda: 1,
     certificate: Certificate | None = None,
     unwritten: Callable[[], float] = lambda: 0.0,
+    state: JetStream | None = None,
 ) -> AsyncGenerator[Admission]:
     """Yield the admission of one of `edges` edges; while entered, it follows the files.
+
+    Money is in the `state` of the platform, or where there is none in the home.
 
     Raises `CannotStart` for files that cannot be used. Afterwards such a file changes nothing.
     """
     quotas = _quotas(home, catalog)
-    spending = Spending(home.spending)
+    spending = open_spending(home, state, edges)
     admission = Admission(
         max_requests=limits.max_requests,
         quotas=quotas,
@@ -69,7 +78,20 @@ async def configured(
     finally:
         expiring.cancel()
         await logins.close()
-        await asyncio.to_thread(spending.close)
+        await spending.close()
+
+
+def open_spending(
+    home: Home, state: JetStream | None, edges: Callable[[], int] = lambda: 1
+) -> Spending:
+    """Return what counts money. Called on an event loop."""
+    if state is None:
+        return SqliteSpending(home.spending)
+    from skerry_edge.money.nats_spending import NatsSpending
+    from skerry_regions.drivers.jetstream.stream import KeyedStream
+    from skerry_regions.drivers.jetstream.tables import MONEY
+
+    return NatsSpending(KeyedStream(state, MONEY, GLOBAL), edges=edges)
 
 
 def following_issuers(home: Home, logins: Logins) -> Followed:

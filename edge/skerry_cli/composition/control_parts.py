@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.parts import credentials
+from skerry_cli.home.shared_state import keep_state
 from skerry_cli.home.state import Home, read_config, write_config
 from skerry_edge.gate.tokens import TokenStore
 from skerry_regions.control.desired import revisions
@@ -76,11 +77,13 @@ def read_wanted(path: Path) -> Manifest:
 
 
 def write_down(manifest: Manifest | None, home: Home, store: Store, *, is_up: bool) -> None:
-    """Set the desired state to what a file says, if there is one. What `skerry up --topology`
+    """Set the desired state to what a file says, if there is one, and where machines keep what they
+    share. What `skerry up --topology`
     wanted goes with the next start that is not of it. Raises ControlError, and `CannotStart` while
     it runs."""
     source = revisions.UP if is_up else revisions.FILE
     if manifest is not None:
+        keep_state(home, manifest.state)
         revisions.apply(manifest, store, actor=revisions.FILE, source=source, prunes=True)
     elif _runs_topology(home, store):
         raise CannotStart(

@@ -46,7 +46,7 @@ from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.keys import control_key
 from skerry_cli.home.machine import default_threads
 from skerry_cli.home.parts import listen_at, url_of
-from skerry_cli.home.registries import open_registry
+from skerry_cli.home.shared_state import open_registry
 from skerry_cli.home.state import Home
 from skerry_cli.output import note
 from skerry_edge.gate.oidc.logins import Logins

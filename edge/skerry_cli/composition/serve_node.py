@@ -16,7 +16,7 @@ from skerry_cli.composition.starter import Starter
 from skerry_cli.home.control_home import ControlRunning, claim_control
 from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.machine import keep_freed_memory
-from skerry_cli.home.registries import open_registry
+from skerry_cli.home.shared_state import open_registry
 from skerry_cli.home.state import Home
 from skerry_cli.output import note
 from skerry_regions.control.machines.link import ControlLink

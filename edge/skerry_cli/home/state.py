@@ -9,6 +9,7 @@ SKERRY_HOME            ~/.skerry unless set; readable by its owner only
 ├── limits.yaml        the operator's limits of tenants and models
 ├── issuers.yaml       whose logins count beside API tokens
 ├── spending.db        what capped tokens spent
+├── state              which NATS servers have that and more, in place of files here
 ├── secret             root of the tenants' cache keys
 ├── cluster.key        what edges and nodes of other machines have to hold, too
 ├── control.key        what the control plane makes tokens of that it shows twice
@@ -156,6 +157,11 @@ class Home:
     @property
     def spending(self) -> Path:
         return self.root / "spending.db"
+
+    @property
+    def state_url(self) -> Path:
+        """Return which servers have what machines share, where a topology says so."""
+        return self.root / "state"
 
     @property
     def responses(self) -> Path:

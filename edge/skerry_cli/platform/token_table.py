@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 from datetime import UTC, datetime
 
 from skerry.errors import Unavailable
+from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.state import Home
 from skerry_cli.output import complain, printable, say
-from skerry_edge.gate.principal import Caps
 from skerry_edge.gate.token_file import TokenRecord, TokenStoreError
 from skerry_edge.gate.tokens import TokenStore
+from skerry_edge.money.caps import Caps
 
 
 def list_tokens(args: argparse.Namespace) -> int:
@@ -23,6 +25,8 @@ def list_tokens(args: argparse.Namespace) -> int:
         return complain(f"{error}.")
     except Unavailable as error:
         return complain(error.message)
+    except CannotStart as error:
+        return complain(f"{error}.")
     say(
         f"{'ID':16}  {'ACCOUNT':32}  {'CREATED':10}  {'EXPIRES':10}  {'ROLE':9}  {'SCOPES':8}  "
         f"{'ZONE':8}  NAME"
@@ -53,13 +57,19 @@ def _spent(home: Home, records: list[TokenRecord]) -> dict[str, list[str]]:
     capped = [each for each in records if not each.caps.is_unlimited]
     if not capped:
         return {}
-    from skerry_edge.gate.spending import Spending
+    return asyncio.run(_read_spent(home, capped))
 
-    spending = Spending(home.spending)
-    try:
-        return {each.id: _told(each.caps, *spending.spent(each.id)) for each in capped}
-    finally:
-        spending.close()
+
+async def _read_spent(home: Home, capped: list[TokenRecord]) -> dict[str, list[str]]:
+    from skerry_cli.composition.configured import open_spending
+    from skerry_cli.home.shared_state import opened_state
+
+    async with opened_state(home, os.environ, "skerry tokens list") as state:
+        spending = open_spending(home, state)
+        try:
+            return {each.id: _told(each.caps, *await spending.spent(each.id)) for each in capped}
+        finally:
+            await spending.close()
 
 
 def _told(caps: Caps, day: float, month: float) -> list[str]:

@@ -15,7 +15,6 @@ from skerry_cli.arguments import Commands, add_command, days_or_hours, dollars_o
 from skerry_cli.home.state import Home, read_config
 from skerry_cli.output import complain, note, say
 from skerry_cli.platform.token_table import list_tokens
-from skerry_edge.gate.principal import Caps
 from skerry_edge.gate.token_audit import TokenAudit
 from skerry_edge.gate.token_file import (
     TokenStoreError,
@@ -25,6 +24,7 @@ from skerry_edge.gate.token_file import (
     token_text,
 )
 from skerry_edge.gate.tokens import TokenStore
+from skerry_edge.money.caps import Caps
 from skerry_regions.access import ROLES, SCOPES, AccessRole, role_of_admin
 
 AUDITED = ("name", "account", "role", "scope", "model", "residency", "per_day", "per_month")

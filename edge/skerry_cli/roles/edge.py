@@ -130,7 +130,7 @@ def start(args: argparse.Namespace) -> int:
     if missing := [f"--{name}" for name in ("id", "model") if not getattr(args, name)]:
         return complain(f"give {', '.join(missing)}; or --join, on a machine of its own")
     _configure()
-    from skerry_cli.home.registries import open_registry
+    from skerry_cli.home.shared_state import open_registry
     from skerry_regions.registry import RegistryUnavailable
 
     home = home.in_zone(args.residency)

@@ -143,7 +143,7 @@ def _start(args: argparse.Namespace, home: Home) -> int:
         return complain(f"give {', '.join(missing)}; or --join, on a machine of its own")
     configure_logging()
     from skerry_cli.composition.prompts import PromptsError, read_prompts
-    from skerry_cli.home.registries import open_registry
+    from skerry_cli.home.shared_state import open_registry
     from skerry_regions.registry import RegistryUnavailable
 
     address = Address.parse(args.address)

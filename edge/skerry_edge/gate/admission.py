@@ -19,12 +19,12 @@ from itertools import chain
 
 from skerry.errors import InvalidInput, Overloaded, RateLimited, SkerryError, Unavailable
 from skerry_edge.gate.allowance_use import AllowanceUse, rate_headers
-from skerry_edge.gate.principal import Budget
 from skerry_edge.gate.quotas import Quotas
 from skerry_edge.gate.request_demand import RequestDemand
-from skerry_edge.gate.spending import UNWRITTEN, Hold, Spending, Written, dollars
 from skerry_edge.gate.token_bucket import Pace
 from skerry_edge.limits import Limits
+from skerry_edge.money.caps import Budget
+from skerry_edge.money.spending import UNWRITTEN, Hold, Spending, Written, dollars
 from skerry_edge.telemetry import tracing
 
 MAX_METERS = 100_000

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from skerry_edge.gate.inside import Priority
-from skerry_edge.gate.principal import Budget
+from skerry_edge.money.caps import Budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from skerry.errors import ModelNotFound
-from skerry_edge.gate.principal import Budget, Caps
+from skerry_edge.money.caps import Budget, Caps
 from skerry_regions.access import Dollars
 from skerry_regions.models import located_yaml
 from skerry_regions.models.catalog import Catalog

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from skerry_edge.gate.caller import Caller
-from skerry_edge.gate.spending import dollars
+from skerry_edge.money.spending import dollars
 from skerry_regions.models.catalog import Price
 
 

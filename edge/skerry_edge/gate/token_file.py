@@ -23,7 +23,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from skerry_edge.gate.principal import Caps
+from skerry_edge.money.caps import Caps
 from skerry_regions.access import AccessRole, Dollars, Grant, ModelPattern, StoredScope
 from skerry_regions.private_files import replace_file
 from skerry_regions.zones import Zone

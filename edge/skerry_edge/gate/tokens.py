@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from skerry_edge.gate.principal import UNCAPPED, Budget, Caps, Principal
+from skerry_edge.gate.principal import Principal
 from skerry_edge.gate.token_file import (
     ACCOUNT_ID,
     PREFIX,
@@ -24,6 +24,7 @@ from skerry_edge.gate.token_file import (
     new_secret,
     token_text,
 )
+from skerry_edge.money.caps import UNCAPPED, Budget, Caps
 from skerry_regions.access import (
     MAX_ANCESTORS,
     MAX_DOLLARS,

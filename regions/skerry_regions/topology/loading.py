@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from skerry_regions.models import located_yaml
+from skerry_regions.state_url import StateURL
 from skerry_regions.topology.airports import AIRPORTS
 from skerry_regions.topology.spec import Topology
 from skerry_regions.topology.zone_spec import (
@@ -80,6 +81,16 @@ def _mistakes(topology: Topology) -> Iterator[Mistake]:
     yield from _link_mistakes(topology, regions)
     yield from _dns_mistakes(topology)
     yield from _warm_up_mistakes(topology)
+    yield from state_mistakes(topology.state)
+
+
+def state_mistakes(state: str | None) -> Iterator[Mistake]:
+    """Yield what is wrong with where machines are to keep what they share."""
+    try:
+        if state is not None:
+            StateURL.parse(state)
+    except ValueError as error:
+        yield "state", str(error)
 
 
 def _unknown_regions(section: str, names: list[str], regions: set[str]) -> Iterator[Mistake]:

@@ -170,6 +170,7 @@ class Topology(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     steer: Steer | None = None
     router: RouterSpec = RouterSpec()
     warm_up: Annotated[tuple[WarmUp, ...], Meta(max_length=1024)] = ()
+    state: str | None = None  # `sqlite` or NATS servers: see `StateURL`; None: as the home has it
 
     def region(self, name: str) -> TopologyRegion:
         """Raises KeyError when there is none."""

@@ -19,11 +19,12 @@ from skerry_cli.home.state import Config, Home, write_config
 from skerry_edge.gate.admission import Admission
 from skerry_edge.gate.caller import Caller
 from skerry_edge.gate.oidc.logins import Logins
-from skerry_edge.gate.principal import Budget, Caps, Principal
+from skerry_edge.gate.principal import Principal
 from skerry_edge.gate.request_demand import RequestDemand
-from skerry_edge.gate.spending import Spending
 from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.limits import Limits
+from skerry_edge.money.caps import Budget, Caps
+from skerry_edge.money.sqlite_spending import SqliteSpending
 from skerry_regions.models.catalog import Catalog, Price
 
 ACCOUNT = "0123456789abcdef0123456789abcdef"
@@ -100,9 +101,9 @@ def test_what_was_used_is_settled_at_the_end(home: Home) -> None:
             place.leave(prompt_tokens=500)
 
     asyncio.run(run())
-    spending = Spending(home.spending)
-    assert spending.spent("t")[0] == pytest.approx(0.0005)
-    spending.close()
+    spending = SqliteSpending(home.spending)
+    assert asyncio.run(spending.spent("t"))[0] == pytest.approx(0.0005)
+    asyncio.run(spending.close())
 
 
 def test_an_edge_does_not_start_with_files_that_it_cannot_use(home: Home) -> None:

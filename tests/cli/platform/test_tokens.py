@@ -11,8 +11,8 @@ import pytest
 
 from skerry_cli import main
 from skerry_cli.home.state import Config, Home, write_config
-from skerry_edge.gate.principal import Budget, Caps
 from skerry_edge.gate.tokens import TokenStore
+from skerry_edge.money.caps import Budget, Caps
 
 ACCOUNT = "0123456789abcdef0123456789abcdef"
 

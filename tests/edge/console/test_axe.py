@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -20,10 +21,10 @@ from tests.edge.telemetry.test_tracing import split_attempt
 from tests.tools import CACHE, DOWNLOAD_SECONDS, Absent
 
 from skerry_edge.gate.admission import Admission
-from skerry_edge.gate.principal import Caps
-from skerry_edge.gate.spending import Spending
 from skerry_edge.ledger.stores import Stores
 from skerry_edge.limits import Limits
+from skerry_edge.money.caps import Caps
+from skerry_edge.money.sqlite_spending import SqliteSpending
 
 pytestmark = [
     pytest.mark.slow,
@@ -48,7 +49,7 @@ def _no_request_holds_the_loop() -> None:
 def browsed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     SEA.restore()
     folder = tmp_path_factory.mktemp("axe")
-    spending = Spending(folder / "spending.db")
+    spending = SqliteSpending(folder / "spending.db")
     with deployed(
         folder, Limits(drain_seconds=1), console="loopback", fleet=lambda: SEA.fleet,
         platform=ACCOUNT, keeps_batches=True, admission=Admission(spending=spending),
@@ -60,7 +61,7 @@ def browsed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
         ) as client:
             create(client, lines(chat("a")) + b"no json\n")
         yield edge
-    spending.close()
+    asyncio.run(spending.close())
 
 
 @pytest.mark.parametrize("theme", ["dark", "light"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 from collections.abc import Iterator
@@ -10,14 +11,14 @@ from typing import Any
 
 import pytest
 from tests.edge.console.browsing import NARROW, WIDE, Pages, shot
-from tests.edge.support import ACCOUNT, MODEL, Deployment, deployed, eventually
+from tests.edge.support import ACCOUNT, MODEL, Deployment, deployed, eventually, spent
 
 from skerry_edge.gate.admission import Admission
-from skerry_edge.gate.principal import Caps
-from skerry_edge.gate.spending import Spending
 from skerry_edge.ledger.stores import Stores
 from skerry_edge.ledger.usage_journal import UsageJournal
 from skerry_edge.limits import Limits
+from skerry_edge.money.caps import Caps
+from skerry_edge.money.sqlite_spending import SqliteSpending
 
 pytestmark = [
     pytest.mark.slow,
@@ -36,14 +37,14 @@ def _no_request_holds_the_loop() -> None:
 @pytest.fixture(scope="module")
 def browsed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     folder = tmp_path_factory.mktemp("usage")
-    spending = Spending(folder / "spending.db")
+    spending = SqliteSpending(folder / "spending.db")
     stores = Stores(journal=UsageJournal(folder / "usage.db", edge="e"))
     with deployed(
         folder, Limits(), console="loopback", stores=stores, platform=ACCOUNT,
         admission=Admission(spending=spending),
     ) as edge:  # fmt: skip
         yield edge
-    spending.close()
+    asyncio.run(spending.close())
 
 
 def told_by_the_api(edge: Deployment, query: str = "") -> list[dict[str, Any]]:
@@ -126,14 +127,14 @@ def test_a_cap_shows_what_is_spent_of_it(at: Deployment, pages: Pages) -> None:
     )  # fmt: skip
     spending = at.edge.admission.spending
     assert spending is not None
-    eventually(lambda: 0 < spending.spent(record.id)[0] < 0.0001)  # it is settled
+    eventually(lambda: 0 < spent(spending, record.id)[0] < 0.0001)  # it is settled
     page = pages.open(pages.link(path="/console/usage"), theme="light")
     page.wait_for_selector(".cap")
     assert page.inner_text(".cap b") == HOSTILE.replace("\u202e", "⟨U+202E⟩")
     assert page.locator("main img").count() == 0
     value = page.locator(".cap progress").evaluate("each => each.value / each.max")
-    assert value == pytest.approx(spending.spent(record.id)[0] / 0.001, rel=1e-6)
-    at.edge.tokens.set_caps(record.id, Caps(per_day=spending.spent(record.id)[0]))
+    assert value == pytest.approx(spent(spending, record.id)[0] / 0.001, rel=1e-6)
+    at.edge.tokens.set_caps(record.id, Caps(per_day=spent(spending, record.id)[0]))
     page.click("#reload")
     page.wait_for_selector(".cap[data-full='true'] >> text=reached; lifts in")
     shot(page, "usage-light")

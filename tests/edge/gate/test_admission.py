@@ -24,7 +24,6 @@ from skerry.errors import (
 from skerry_edge.gate import admission as module
 from skerry_edge.gate.admission import Admission, Place
 from skerry_edge.gate.caller import Caller
-from skerry_edge.gate.principal import Budget, Caps
 from skerry_edge.gate.quotas import (
     AccountAllowance,
     Allowance,
@@ -33,7 +32,9 @@ from skerry_edge.gate.quotas import (
     TenantAllowance,
 )
 from skerry_edge.gate.request_demand import RequestDemand
-from skerry_edge.gate.spending import Spending, dollars
+from skerry_edge.money.caps import Budget, Caps
+from skerry_edge.money.spending import dollars
+from skerry_edge.money.sqlite_spending import SqliteSpending
 from skerry_regions.models.catalog import Price
 
 MODEL = "@cf/test/bytes"
@@ -409,7 +410,7 @@ def test_no_order_of_events_lets_a_tenant_beyond_its_limits(
 def test_who_has_a_cap_is_refused_while_usage_cannot_be_written(tmp_path: Path) -> None:
     """A full disk: of 150 answers 5 rows were left after a kill."""
     seconds = [10.0]
-    spending = Spending(tmp_path / "spending.db")
+    spending = SqliteSpending(tmp_path / "spending.db")
     entrance = Admission(
         quotas=Quotas(every_tenant=AccountAllowance(), unwritten_seconds=10.0),
         spending=spending,
@@ -430,4 +431,4 @@ def test_who_has_a_cap_is_refused_while_usage_cannot_be_written(tmp_path: Path) 
     assert entrance.num_requests == 0
     seconds[0] = 0.0
     asyncio.run(entrance.enter(capped)).leave()
-    spending.close()
+    asyncio.run(spending.close())

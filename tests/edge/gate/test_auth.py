@@ -12,9 +12,10 @@ import msgspec
 import pytest
 from tests.edge.support import ACCOUNT, MODEL, Deployment
 
-from skerry_edge.gate.principal import Budget, Caps, Principal
+from skerry_edge.gate.principal import Principal
 from skerry_edge.gate.token_file import TokenStoreError, new_account_id
 from skerry_edge.gate.tokens import TokenStore
+from skerry_edge.money.caps import Budget, Caps
 from skerry_regions.access import AccessRole, ScopeName
 from skerry_regions.control.api.operations import OPERATIONS as CONTROL
 from skerry_regions.control.api.requests import PREFIX

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from tests.edge.support import ALIAS, MODEL, specs
 
-from skerry_edge.gate.principal import Budget, Caps
 from skerry_edge.gate.quotas import (
     NO_LIMITS,
     AccountAllowance,
@@ -16,6 +15,7 @@ from skerry_edge.gate.quotas import (
     QuotasError,
     load_quotas,
 )
+from skerry_edge.money.caps import Budget, Caps
 from skerry_regions.models.catalog import Catalog
 
 CATALOG = Catalog(specs())

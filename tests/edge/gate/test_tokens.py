@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from tests.edge.support import ACCOUNT, ALIAS, MODEL, Deployment
 
-from skerry_edge.gate.principal import Budget, Caps
 from skerry_edge.gate.token_file import digest_of, new_secret, token_text
 from skerry_edge.gate.tokens import FORGET_SECONDS, TokenStore
+from skerry_edge.money.caps import Budget, Caps
 from skerry_regions.access import MAX_ANCESTORS
 
 OTHER = "f" * 32

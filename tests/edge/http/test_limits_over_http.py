@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 from collections.abc import Iterator
@@ -21,15 +22,16 @@ from tests.edge.support import (
     deployed,
     events,
     eventually,
+    spent,
 )
 
 from skerry.errors import AuthenticationError, Overloaded, PermissionDenied
 from skerry_edge.api.operations import OPERATIONS
 from skerry_edge.gate.admission import Admission
-from skerry_edge.gate.principal import Caps
 from skerry_edge.gate.quotas import AccountAllowance, Allowance, ModelAllowance, Quotas
-from skerry_edge.gate.spending import Spending
 from skerry_edge.limits import Limits
+from skerry_edge.money.caps import Caps
+from skerry_edge.money.sqlite_spending import SqliteSpending
 from skerry_regions.access import SCOPES
 
 LIMITS = Limits(keep_alive_seconds=0.1, request_seconds=60.0, drain_seconds=1)
@@ -38,11 +40,11 @@ PRICE = (0.5, 2.0)  # of MODEL: US$ per million tokens of prompt and output
 
 @pytest.fixture
 def limited(tmp_path: Path) -> Iterator[Deployment]:
-    spending = Spending(tmp_path / "spending.db")
+    spending = SqliteSpending(tmp_path / "spending.db")
     admission = Admission(spending=spending)
     with deployed(tmp_path, LIMITS, admission=admission) as deployment:
         yield deployment
-    spending.close()
+    asyncio.run(spending.close())
 
 
 def allow(edge: Deployment, **allowance: float) -> None:
@@ -168,7 +170,7 @@ def test_a_cap_in_both_dialects(limited: Deployment) -> None:
     cost = (usage["prompt_tokens"] * PRICE[0] + usage["completion_tokens"] * PRICE[1]) / 1e6
     spending = limited.edge.admission.spending
     assert spending is not None
-    eventually(lambda: spending.spent(id)[0] == pytest.approx(cost, abs=1e-9))
+    eventually(lambda: spent(spending, id)[0] == pytest.approx(cost, abs=1e-9))
 
     limited.edge.tokens.set_caps(id, Caps(per_day=cost))
     reply = limited.client.post(limited.run_path, json={"prompt": "x"}, headers=headers)
@@ -198,7 +200,7 @@ def test_what_a_child_spends_is_its_ancestors_and_its_accounts(limited: Deployme
     usage = ask(children[0]).json()["result"]["usage"]
     cost = (usage["prompt_tokens"] * PRICE[0] + usage["completion_tokens"] * PRICE[1]) / 1e6
     for id in (root.id, ACCOUNT):
-        eventually(lambda id=id: spending.spent(id) == pytest.approx((cost, cost), abs=1e-9))
+        eventually(lambda id=id: spent(spending, id) == pytest.approx((cost, cost), abs=1e-9))
     tokens.set_caps(root.id, Caps(per_day=cost))
     refused = ask(children[1])
     assert (refused.status_code, refused.json()["errors"][0]["code"]) == (429, 4006)
@@ -220,10 +222,10 @@ def test_a_stream_that_is_broken_off_costs_what_it_made(limited: Deployment) -> 
     limited.settle()
     spending = limited.edge.admission.spending
     assert spending is not None
-    eventually(lambda: spending.spent(id)[0] < 1e-4)  # it is settled
+    eventually(lambda: spent(spending, id)[0] < 1e-4)  # it is settled
     prompt = len(limited.region.submits[-1].prompt_ids)
     cost = (prompt * PRICE[0] + 3 * PRICE[1]) / 1e6
-    assert spending.spent(id)[0] == pytest.approx(cost, abs=1e-9)
+    assert spent(spending, id)[0] == pytest.approx(cost, abs=1e-9)
 
 
 def test_who_has_a_role_sees_what_is_spent_of_each_cap(limited: Deployment) -> None:
@@ -239,7 +241,7 @@ def test_who_has_a_role_sees_what_is_spent_of_each_cap(limited: Deployment) -> N
     cost = (usage["prompt_tokens"] * PRICE[0] + usage["completion_tokens"] * PRICE[1]) / 1e6
     spending = limited.edge.admission.spending
     assert spending is not None
-    eventually(lambda: spending.spent(id)[0] == pytest.approx(cost, abs=1e-9))
+    eventually(lambda: spent(spending, id)[0] == pytest.approx(cost, abs=1e-9))
     path = f"/client/v4/accounts/{ACCOUNT}/ai/caps"
 
     def told(headers: dict[str, str]) -> dict[tuple[str, str], dict[str, object]]:

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from skerry.errors import Unavailable
-from skerry_edge.gate.principal import Budget, Caps
-from skerry_edge.gate.spending import Spending, periods_at
 from skerry_edge.ledger.file_store import FileStore
 from skerry_edge.ledger.idempotency import IdempotencyKey, IdempotencyKeys
 from skerry_edge.ledger.response_cache import ResponseCache
 from skerry_edge.ledger.responses_store import ResponseStore
 from skerry_edge.ledger.usage_journal import UsageJournal
+from skerry_edge.money.caps import Budget, Caps
+from skerry_edge.money.spending import periods_at
+from skerry_edge.money.sqlite_spending import SqliteSpending
 from skerry_regions.drivers.sqlite_queue import SqliteQueue
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
 from skerry_regions.drivers.sqlite_steps import added_column, migrate, version_of
@@ -41,11 +42,11 @@ def version(path: Path) -> int:
 
 def test_spending(tmp_path: Path) -> None:
     path = first(tmp_path, "spent")
-    spending = Spending(path, wall_clock=lambda: NOW)
+    spending = SqliteSpending(path, wall_clock=lambda: NOW)
     assert periods_at(NOW)[0].name == "2027-01-15"
-    assert spending.spent("0123456789abcdef") == (1.5, 1.5)
+    assert asyncio.run(spending.spent("0123456789abcdef")) == (1.5, 1.5)
     asyncio.run(spending.reserve((Budget("0123456789abcdef", Caps(per_day=2.0)),), 0.5))
-    spending.close()
+    asyncio.run(spending.close())
     assert version(path) == 1
 
 
@@ -114,10 +115,10 @@ def test_a_file_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA user_version = 99")
     before = path.read_bytes()
-    spending = Spending(path, wall_clock=lambda: NOW)
+    spending = SqliteSpending(path, wall_clock=lambda: NOW)
     with pytest.raises(Unavailable):
-        spending.spent("0123456789abcdef")
-    spending.close()
+        asyncio.run(spending.spent("0123456789abcdef"))
+    asyncio.run(spending.close())
     assert version(path) == 99
     assert path.read_bytes()[100:] == before[100:]
 

@@ -38,6 +38,7 @@ steer: {{policy: redirect, margin: 0.1, drain_seconds: 2}}
 router: {{candidates: all}}
 warm_up:
   - {{model: "{MODEL}", system_prompts: ["You are a tide table."]}}
+state: nats://10.0.0.2:4222?system=sys:secret
 dns:
   zone: example.test
   names: [go]
@@ -65,8 +66,9 @@ dns:
   serve: false
   asn: /asn.mmdb
 """
-ELSEWHERE = {"warm_up"}
-"""What has another form in a control plane: a deployment, with the same prompts."""
+ELSEWHERE = {"warm_up", "state"}
+"""What has another form in a control plane: a deployment, with the same prompts; how it is
+started."""
 
 
 def parts(value: Any) -> Iterator[Struct]:
@@ -105,7 +107,10 @@ async def test_every_field_comes_back(tmp_path: Path) -> None:
     api = Api(tmp_path)
     wanted = parse_topology(EVERYTHING.encode())
     file = msgspec.convert(msgspec.to_builtins(wanted), Manifest)
-    body = {"manifest": msgspec.to_builtins(file)}
+    refused = await api.http.post("/apply", json={"manifest": msgspec.to_builtins(file)})
+    assert refused.status_code == 422
+    assert refused.json()["error"]["field"] == "manifest.state"
+    body = {"manifest": msgspec.to_builtins(structs.replace(file, state=None))}
     assert (await api.http.post("/apply", json=body)).status_code == 200
     collections = ("regions", "pools", "edge_nodes", "deployments", "routing")
     listed = {f"/{name}": (await api.http.get(f"/{name}")).json()["items"] for name in collections}

@@ -17,12 +17,13 @@ from starlette.responses import Response
 from skerry.errors import InvalidInput, Overloaded, PermissionDenied, Unavailable
 from skerry_edge.api.edge_request import edge_of, principal_of
 from skerry_edge.envelopes import JSONBytes, encode, envelope
-from skerry_edge.gate.principal import Budget, Payer, Principal
-from skerry_edge.gate.spending import Spending, periods_at
+from skerry_edge.gate.principal import Principal
 from skerry_edge.gate.token_file import TokenStoreError
 from skerry_edge.generation.edge import Edge
 from skerry_edge.ledger.usage_journal import UsageJournal
 from skerry_edge.ledger.usage_report import dimensions_of, reading, since_of, totals
+from skerry_edge.money.caps import Budget, Payer
+from skerry_edge.money.spending import Spending, periods_at
 
 DEFAULT_SINCE = "30d"
 TURN_SECONDS = 5.0  # that a request waits for others' reports
@@ -86,7 +87,7 @@ async def caps(request: Request) -> Response:
         return JSONBytes(envelope(encode([])))
     if spending is None:
         raise Unavailable("This edge counts no money.")
-    return JSONBytes(envelope(encode(await asyncio.to_thread(_uses, spending, capped, now))))
+    return JSONBytes(envelope(encode(await _uses(spending, capped, now))))
 
 
 def _tenant(request: Request) -> str | None:
@@ -117,8 +118,9 @@ def _capped(edge: Edge, principal: Principal) -> list[tuple[str, Budget]]:
     return [(tokens[id].name if id in tokens else "", each) for id, each in found.items()]
 
 
-def _uses(spending: Spending, capped: list[tuple[str, Budget]], now: float) -> list[CapUse]:
-    """Return what is spent of each. Blocks while the file is read. Raises Unavailable."""
+async def _uses(spending: Spending, capped: list[tuple[str, Budget]], now: float) -> list[CapUse]:
+    """Return what is spent of each. Raises Unavailable."""
+    spent_of = await asyncio.gather(*(spending.spent(budget.id) for _, budget in capped))
     return [
         CapUse(
             payer=budget.payer,
@@ -129,11 +131,11 @@ def _uses(spending: Spending, capped: list[tuple[str, Budget]], now: float) -> l
             spent=spent,
             ends_at=round(now + period.seconds_left),
         )
-        for name, budget in capped
+        for (name, budget), spent_by_period in zip(capped, spent_of, strict=True)
         for period, cap, spent in zip(
             periods_at(now),
             (budget.caps.per_day, budget.caps.per_month),
-            spending.spent(budget.id),
+            spent_by_period,
             strict=True,
         )
         if cap is not None

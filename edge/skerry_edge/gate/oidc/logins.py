@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from skerry_edge.gate.oidc.issuers import Issuer, LoginGrant
-from skerry_edge.gate.principal import Budget, Caps, Principal
+from skerry_edge.gate.principal import Principal
+from skerry_edge.money.caps import Budget, Caps
 
 if TYPE_CHECKING:  # cryptography is loaded with the first issuer
     from skerry_edge.gate.oidc.issuer_keys import IssuerKeys

@@ -62,6 +62,12 @@ async def apply(request: Request) -> Response:
     """Set the desired state to what a manifest says: all of it, or nothing."""
     control, actor = control_of(request), actor_of(request)
     asked: ManifestRequest = converted(ManifestRequest, decode_object(await body_of(request)))
+    if asked.manifest.state is not None:
+        raise Invalid(
+            "where machines keep what they share is set as the control plane starts: "
+            "`skerry control --topology FILE`, or SKERRY_STATE",
+            field="manifest.state",
+        )
     try:
         applied = await asyncio.to_thread(
             lambda: revisions.apply(

@@ -38,6 +38,7 @@ from skerry_regions.control.dns.specs import DnsZoneSpec
 from skerry_regions.control.errors import ControlError, Invalid
 from skerry_regions.models import located_yaml
 from skerry_regions.spec_types import console_mode
+from skerry_regions.topology.loading import state_mistakes
 from skerry_regions.topology.spec import (
     EdgeSpec,
     Emulate,
@@ -77,6 +78,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     emulate: Emulate | None = None
     steer: Steer | None = None
     router: RouterSpec | None = None
+    state: str | None = None  # as in a topology: of who starts with this file
 
 
 class ManifestError(ValueError):
@@ -113,6 +115,8 @@ def parse_manifest(data: bytes, name: str) -> located_yaml.Located[Manifest]:
         document = located_yaml.parse(data, name, Manifest)
     except located_yaml.YamlError as error:
         raise ManifestError(str(error)) from None
+    for path, mistake in state_mistakes(document.value.state):
+        raise ManifestError(str(document.error(path, mistake)))
     try:
         wishes(document.value)
     except ControlError as error:

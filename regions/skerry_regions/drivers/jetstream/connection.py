@@ -157,7 +157,7 @@ class JetStream:
     # --- making it --------------------------------------------------------------------------------
 
     async def _keep(self, first: asyncio.Future[None]) -> None:
-        """Be connected for ever. `first` gets the first outcome, unless nothing waits for it."""
+        """Keep a connection for ever. `first` gets the first outcome, if anything waits for it."""
         while True:
             ended = asyncio.Event()
             await self._connect(ended)

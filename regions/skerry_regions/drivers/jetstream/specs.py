@@ -61,7 +61,7 @@ class StreamSpec:
 
     @property
     def _duplicate_seconds(self) -> float:
-        """No longer than messages are kept: the servers refuse that."""
+        """Return no more than messages are kept: the servers refuse that."""
         return min(DUPLICATE_SECONDS, self.max_age_seconds or DUPLICATE_SECONDS)
 
 

@@ -1,11 +1,4 @@
-"""What tokens and accounts may spend, and have: US$ per UTC day and month, in a SQLite file.
-
-    reserve(the most that a request can cost) ──▶ Hold ──▶ settle(what it did cost)
-
-The reservation counts as spent until it is settled, so that a cap holds whatever runs at once, on
-all edges that share the file. An edge that dies leaves its reservations as spent: a cap may then
-bite early, never late. Amounts are whole nano-dollars.
-"""
+"""Spending in a SQLite file, which the edges of one home share."""
 
 from __future__ import annotations
 
@@ -16,23 +9,16 @@ import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Literal
 
-from skerry.errors import QuotaExceeded, Unavailable
+from skerry.errors import Unavailable
 from skerry_edge.database import DatabaseThread
-from skerry_edge.gate.principal import Budget, Payer
-from skerry_regions.models.catalog import Price
+from skerry_edge.money.caps import Budget
+from skerry_edge.money.spending import NANO, Hold, exceeded, nano, periods_at
 
-NANO = 1_000_000_000
 # Places bound what waits for the file; a settlement that it refused would stay spent.
 MAX_WAITING = 65_536
-
-Written = tuple[int, float]
-"""Tokens that were computed and stay cached for a time, and what these cost in US$."""
-UNWRITTEN: Written = (0, 0.0)
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS spent (
@@ -44,54 +30,8 @@ CREATE TABLE IF NOT EXISTS spent (
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Period:
-    """A UTC day or month."""
-
-    name: str  # "2026-11-21", "2026-11"
-    what: Literal["day", "month"]
-    seconds_left: float
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """Money reserved for one request."""
-
-    payers: tuple[str, ...]  # ids of tokens and accounts
-    periods: tuple[str, ...]
-    nanodollars: int
-
-
-def dollars(
-    price: Price,
-    prompt_tokens: int,
-    output_tokens: int,
-    cached_tokens: int = 0,
-    written: Written = UNWRITTEN,
-) -> float:
-    """Return what a request costs. `cached_tokens` are part of the prompt's, and so are those that
-    were `written`."""
-    written_tokens, written_dollars = written
-    computed = (prompt_tokens - cached_tokens - written_tokens) * price.prompt
-    phases = computed + cached_tokens * price.cached + output_tokens * price.output
-    return phases / 1e6 + written_dollars
-
-
-def periods_at(now: float) -> tuple[Period, Period]:
-    """Return the UTC day and month of a moment in Unix seconds."""
-    moment = datetime.fromtimestamp(now, UTC)
-    midnight = moment.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
-    first = (moment.replace(day=1) + timedelta(days=32)).replace(
-        day=1, hour=0, minute=0, second=0, microsecond=0
-    )
-    return (
-        Period(moment.strftime("%Y-%m-%d"), "day", (midnight - moment).total_seconds()),
-        Period(moment.strftime("%Y-%m"), "month", (first - moment).total_seconds()),
-    )
-
-
-class Spending:
-    """The spending of one home. The file is opened when something with a cap first needs it."""
+class SqliteSpending:
+    """See `Spending`. The file is opened when something with a cap first needs it."""
 
     def __init__(self, path: Path, *, wall_clock: Callable[[], float] = time.time) -> None:
         self._file = DatabaseThread(path, (_SCHEMA,), name="spending", max_waiting=MAX_WAITING)
@@ -99,13 +39,8 @@ class Spending:
         self._swept = ""  # the day on which old periods were last removed
 
     async def reserve(self, budgets: tuple[Budget, ...], dollars: float) -> Hold:
-        """Set the most that a request can cost aside, in each of the budgets or in none.
-
-        Raises `QuotaExceeded` when a cap has no room for it, or `Unavailable` when that is not
-        known.
-        """
         now = self._wall_clock()
-        work = functools.partial(self._reserve, budgets, _nano(dollars), now)
+        work = functools.partial(self._reserve, budgets, nano(dollars), now)
         reserving = asyncio.wrap_future(self._file.write(work))
         try:
             return await asyncio.shield(reserving)
@@ -122,12 +57,10 @@ class Spending:
             self.settle(reserving.result(), 0.0)
 
     def settle(self, hold: Hold, dollars: float) -> None:
-        """Replace a reservation by what the request did cost. Returns at once."""
-        work = functools.partial(_add, hold, _nano(dollars) - hold.nanodollars)
+        work = functools.partial(_add, hold, nano(dollars) - hold.nanodollars)
         self._file.write(work).add_done_callback(functools.partial(_noted, hold))
 
-    def spent(self, payer: str) -> tuple[float, float]:
-        """Return US$ of this UTC day and month, reservations included. Raises Unavailable."""
+    async def spent(self, payer: str) -> tuple[float, float]:
         day, month = periods_at(self._wall_clock())
 
         def read(database: sqlite3.Connection) -> tuple[float, float]:
@@ -136,11 +69,10 @@ class Spending:
                 _read(database, payer, month.name) / NANO,
             )
 
-        return self._file.read(read).result()
+        return await asyncio.wrap_future(self._file.read(read))
 
-    def close(self) -> None:
-        """Settle what is left, and close the file."""
-        self._file.close()
+    async def close(self) -> None:
+        await asyncio.to_thread(self._file.close)
 
     def _reserve(
         self, budgets: tuple[Budget, ...], amount: int, now: float, database: sqlite3.Connection
@@ -152,8 +84,8 @@ class Spending:
                 if cap is None:
                     continue
                 spent = _read(database, budget.id, period.name)
-                if spent + amount > _nano(cap):
-                    raise _exceeded(budget.payer, period, cap, spent, amount)
+                if spent + amount > nano(cap):
+                    raise exceeded(budget.payer, period, cap, spent, amount)
         hold = Hold(tuple(each.id for each in budgets), (day.name, month.name), amount)
         _add(hold, amount, database)
         return hold
@@ -187,22 +119,3 @@ def _noted(hold: Hold, settling: Future[None]) -> None:
     if (error := settling.exception()) is not None:
         payers = ", ".join(hold.payers)
         logger.error("%s: what a request did cost was not noted: %s", payers, error)
-
-
-def _nano(dollars: float) -> int:
-    return round(dollars * NANO)
-
-
-WHO: dict[Payer, str] = {
-    "token": "This API token",
-    "ancestor": "The API token that this one was made with",
-    "account": "This account",
-}
-
-
-def _exceeded(payer: Payer, period: Period, cap: float, spent: int, amount: int) -> QuotaExceeded:
-    return QuotaExceeded(
-        f"{WHO[payer]} may spend US$ {cap:.9g} per {period.what}: {spent / NANO:.9g} is spent, "
-        f"and this request may cost up to {amount / NANO:.9g}.",
-        retry_after=period.seconds_left,
-    )

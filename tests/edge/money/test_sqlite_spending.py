@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from tests.properties import examples
 
 from skerry.errors import QuotaExceeded, Unavailable
-from skerry_edge.gate.principal import Budget, Caps
-from skerry_edge.gate.spending import Hold, Spending, periods_at
+from skerry_edge.money.caps import Budget, Caps
+from skerry_edge.money.spending import Hold, Spending, periods_at
+from skerry_edge.money.sqlite_spending import SqliteSpending
 
 TOKEN = "0123456789abcdef"
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC).timestamp()
@@ -35,7 +36,7 @@ class Clock:
 
 
 def test_a_reservation_counts_until_it_is_settled(tmp_path: Path) -> None:
-    spending = Spending(tmp_path / "spending.db", wall_clock=Clock())
+    spending = SqliteSpending(tmp_path / "spending.db", wall_clock=Clock())
     caps = Caps(per_day=1.0)
 
     async def use() -> None:
@@ -52,12 +53,12 @@ def test_a_reservation_counts_until_it_is_settled(tmp_path: Path) -> None:
         await spending.reserve(budget(caps), 0.5)
 
     asyncio.run(use())
-    assert spending.spent(TOKEN) == (1.0, 1.0)
-    spending.close()
+    assert asyncio.run(spending.spent(TOKEN)) == (1.0, 1.0)
+    asyncio.run(spending.close())
 
 
 def test_what_many_requests_did_not_use_comes_back_when_they_end_at_once(tmp_path: Path) -> None:
-    spending = Spending(tmp_path / "spending.db", wall_clock=Clock())
+    spending = SqliteSpending(tmp_path / "spending.db", wall_clock=Clock())
 
     async def use() -> None:
         reserving = [spending.reserve(budget(Caps(per_day=1.0)), 0.001) for _ in range(1000)]
@@ -65,19 +66,19 @@ def test_what_many_requests_did_not_use_comes_back_when_they_end_at_once(tmp_pat
             spending.settle(hold, 0.0)
 
     asyncio.run(use())
-    assert spending.spent(TOKEN) == (0.0, 0.0)
-    spending.close()
+    assert asyncio.run(spending.spent(TOKEN)) == (0.0, 0.0)
+    asyncio.run(spending.close())
 
 
 def test_days_and_months_begin_anew(tmp_path: Path) -> None:
     clock = Clock()
-    spending = Spending(tmp_path / "spending.db", wall_clock=clock)
+    spending = SqliteSpending(tmp_path / "spending.db", wall_clock=clock)
     caps = Caps(per_day=1.0, per_month=1.5)
 
     async def use() -> None:
         await spending.reserve(budget(caps), 1.0)
         clock.now += DAY / 2
-        assert spending.spent(TOKEN) == (0.0, 1.0)
+        assert await spending.spent(TOKEN) == (0.0, 1.0)
         with pytest.raises(QuotaExceeded, match="per month") as refused:
             await spending.reserve(budget(caps), 1.0)
         assert refused.value.retry_after == 9 * DAY  # 22 November to 1 December
@@ -85,60 +86,60 @@ def test_days_and_months_begin_anew(tmp_path: Path) -> None:
         await spending.reserve(budget(caps), 1.0)
 
     asyncio.run(use())
-    spending.close()
+    asyncio.run(spending.close())
 
 
 def test_what_is_settled_after_midnight_belongs_to_the_day_before(tmp_path: Path) -> None:
     clock = Clock()
-    spending = Spending(tmp_path / "spending.db", wall_clock=clock)
+    spending = SqliteSpending(tmp_path / "spending.db", wall_clock=clock)
     hold = asyncio.run(spending.reserve(budget(Caps(per_day=1.0)), 0.5))
     clock.now += DAY / 2
     spending.settle(hold, 0.25)
-    assert spending.spent(TOKEN) == (0.0, 0.25)
-    spending.close()
+    assert asyncio.run(spending.spent(TOKEN)) == (0.0, 0.25)
+    asyncio.run(spending.close())
 
 
 def test_it_outlives_the_process_and_is_its_owners_only(tmp_path: Path) -> None:
     path = tmp_path / "spending.db"
     for expected in (0.5, 1.0):
-        spending = Spending(path, wall_clock=Clock())
+        spending = SqliteSpending(path, wall_clock=Clock())
         asyncio.run(spending.reserve(budget(Caps(per_day=2.0)), 0.5))
-        assert spending.spent(TOKEN) == (expected, expected)
-        spending.close()
+        assert asyncio.run(spending.spent(TOKEN)) == (expected, expected)
+        asyncio.run(spending.close())
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_old_periods_are_forgotten(tmp_path: Path) -> None:
     clock = Clock()
-    spending = Spending(tmp_path / "spending.db", wall_clock=clock)
+    spending = SqliteSpending(tmp_path / "spending.db", wall_clock=clock)
     asyncio.run(spending.reserve(budget(Caps(per_day=1.0)), 0.5))
     clock.now += 70 * DAY
     asyncio.run(spending.reserve(budget(Caps(per_day=1.0)), 0.5))
     clock.now = NOON
-    assert spending.spent(TOKEN) == (0.0, 0.0)
-    spending.close()
+    assert asyncio.run(spending.spent(TOKEN)) == (0.0, 0.0)
+    asyncio.run(spending.close())
 
 
 def test_a_file_that_cannot_be_used_lets_nobody_in(tmp_path: Path) -> None:
-    spending = Spending(tmp_path, wall_clock=Clock())  # a folder
+    spending = SqliteSpending(tmp_path, wall_clock=Clock())  # a folder
     with pytest.raises(Unavailable):
         asyncio.run(spending.reserve(budget(Caps(per_day=1.0)), 0.5))
-    spending.close()
+    asyncio.run(spending.close())
 
 
 def test_who_is_cancelled_while_money_is_set_aside_gets_it_back(tmp_path: Path) -> None:
-    spending = Spending(tmp_path / "spending.db", wall_clock=Clock())
+    spending = SqliteSpending(tmp_path / "spending.db", wall_clock=Clock())
 
     async def use() -> None:
         reserving = asyncio.create_task(spending.reserve(budget(Caps(per_day=1.0)), 0.5))
         await asyncio.sleep(0)
         reserving.cancel()
         await asyncio.gather(reserving, return_exceptions=True)
-        while (await asyncio.to_thread(spending.spent, TOKEN))[0]:  # noqa: ASYNC110  (a thread's)
+        while (await spending.spent(TOKEN))[0]:  # noqa: ASYNC110  (a thread's)
             await asyncio.sleep(0)
 
     asyncio.run(use())
-    spending.close()
+    asyncio.run(spending.close())
 
 
 @pytest.mark.parametrize(
@@ -173,19 +174,19 @@ def test_a_cap_is_never_exceeded(cap: float, requests: list[tuple[float, float, 
             running.append((hold, most * share))
             if at_once:
                 spending.settle(*running.pop())
-            assert (await asyncio.to_thread(spending.spent, TOKEN))[1] <= cap + 1e-9
+            assert (await spending.spent(TOKEN))[1] <= cap + 1e-9
         for hold, cost in running:
             spending.settle(hold, cost)
 
     with tempfile.TemporaryDirectory() as folder:
-        spending = Spending(Path(folder) / "spending.db", wall_clock=Clock())
+        spending = SqliteSpending(Path(folder) / "spending.db", wall_clock=Clock())
         asyncio.run(use(spending))
-        assert spending.spent(TOKEN)[1] <= cap + 1e-9
-        spending.close()
+        assert asyncio.run(spending.spent(TOKEN))[1] <= cap + 1e-9
+        asyncio.run(spending.close())
 
 
 def test_what_a_child_spends_counts_against_every_ancestor_and_the_account(tmp_path: Path) -> None:
-    spending = Spending(tmp_path / "spending.db", wall_clock=Clock())
+    spending = SqliteSpending(tmp_path / "spending.db", wall_clock=Clock())
     parent = Budget("parent", Caps(per_day=5.0), "ancestor")
     account = Budget("account", Caps(per_month=12.0), "account")
     first, second = (Budget(name, Caps(per_day=5.0)) for name in ("first", "second"))
@@ -194,7 +195,7 @@ def test_what_a_child_spends_counts_against_every_ancestor_and_the_account(tmp_p
         await spending.reserve((first, parent, account), 4.0)
         with pytest.raises(QuotaExceeded, match="The API token that this one was made with may"):
             await spending.reserve((second, parent, account), 4.0)
-        assert spending.spent("second") == (0.0, 0.0)  # nothing is kept of what was refused
+        assert await spending.spent("second") == (0.0, 0.0)  # nothing is kept of what was refused
         hold = await spending.reserve((second, parent, account), 1.0)
         spending.settle(hold, 0.5)
         await spending.reserve((account,), 7.5)
@@ -202,7 +203,8 @@ def test_what_a_child_spends_counts_against_every_ancestor_and_the_account(tmp_p
             await spending.reserve((account,), 0.25)
 
     asyncio.run(use())
-    assert [spending.spent(each) for each in ("first", "second", "parent", "account")] == [
+    payers = ("first", "second", "parent", "account")
+    assert [asyncio.run(spending.spent(each)) for each in payers] == [
         (4.0, 4.0), (0.5, 0.5), (4.5, 4.5), (12.0, 12.0),
     ]  # fmt: skip
-    spending.close()
+    asyncio.run(spending.close())

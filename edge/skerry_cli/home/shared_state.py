@@ -1,0 +1,97 @@
+"""Where a process finds what others share: the registry, and the state of the platform.
+
+Both are files of the home, unless SKERRY_REGISTRY or SKERRY_STATE names NATS servers. A topology's
+`state` is written down in the home, so that every command of it goes by the same one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Mapping
+from typing import TYPE_CHECKING
+
+from skerry_cli.home.errors import CannotStart
+from skerry_cli.home.state import Home, replace_private
+from skerry_regions.drivers.sqlite_registry import SqliteRegistry
+from skerry_regions.registry import Registry, RegistryUnavailable
+from skerry_regions.state_url import SQLITE, StateURL
+
+if TYPE_CHECKING:
+    from skerry_regions.drivers.jetstream.connection import JetStream
+
+VARIABLE = "SKERRY_REGISTRY"
+STATE_VARIABLE = "SKERRY_STATE"
+
+
+def open_registry(home: Home, environ: Mapping[str, str]) -> Registry:
+    """Raises RegistryUnavailable."""
+    url = environ.get(VARIABLE, "")
+    if not url:
+        return SqliteRegistry(home.registry)
+    if not url.startswith(("nats://", "tls://")):
+        raise RegistryUnavailable(f"{VARIABLE} is neither nats://host:port nor tls://host:port")
+    try:
+        from skerry_regions.drivers.nats_registry import NatsRegistry
+    except ImportError:
+        raise RegistryUnavailable(
+            f"{VARIABLE} names a NATS server: `pip install '.[nats]'` in Skerry's repository first"
+        ) from None
+    return NatsRegistry(url)
+
+
+def chosen_state(home: Home, environ: Mapping[str, str]) -> StateURL | None:
+    """Return the NATS servers that have the platform's state; None: the home has it.
+
+    Raises `CannotStart`.
+    """
+    source, text = STATE_VARIABLE, environ.get(STATE_VARIABLE, "").strip()
+    if not text:
+        source = str(home.state_url)
+        try:
+            text = home.state_url.read_text().strip()
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise CannotStart(f"cannot read {source}: {error}") from None
+    try:
+        return StateURL.parse(text)
+    except ValueError as error:
+        raise CannotStart(f"{source}: {error}") from None
+
+
+def keep_state(home: Home, text: str | None) -> None:
+    """Have every process of the home go by what a topology says of `state`, if it says anything.
+
+    Raises `CannotStart`.
+    """
+    if text is not None and (text != SQLITE or home.state_url.exists()):
+        replace_private(home.state_url, f"{text}\n".encode())
+
+
+@contextlib.asynccontextmanager
+async def opened_state(
+    home: Home, environ: Mapping[str, str], name: str
+) -> AsyncGenerator[JetStream | None]:
+    """Yield the connection to the chosen servers, with all streams of the home's zone; None where
+    the home has the state. `name` is what the servers list it as. Raises `CannotStart`."""
+    url = chosen_state(home, environ)
+    if url is None:
+        yield None
+        return
+    try:
+        from skerry_regions.drivers.jetstream.answers import StateUnfit
+        from skerry_regions.drivers.jetstream.connection import JetStream
+        from skerry_regions.drivers.jetstream.tables import declared
+    except ImportError:
+        raise CannotStart(
+            "the state is on NATS servers: `pip install '.[nats]'` in Skerry's repository first"
+        ) from None
+    jetstream = JetStream(url, name=name)
+    try:
+        await jetstream.open(*declared(home.zone))
+    except StateUnfit as error:
+        raise CannotStart(f"state {url}: {error}") from None
+    try:
+        yield jetstream
+    finally:
+        await jetstream.close()

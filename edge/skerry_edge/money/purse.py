@@ -1,0 +1,295 @@
+"""One payer's money at one edge: what requests spend at once, and a worker that has more come.
+
+The worker runs while something is to be done: requests wait, the lease runs low, others lack what
+is not needed here, a write's outcome is unknown, the store has forgotten. It makes one change at a
+time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from skerry.errors import Unavailable
+from skerry_edge.money.caps import Caps
+from skerry_edge.money.ceilings import CapRecord, Giving, Kind, Lease
+from skerry_regions.drivers.jetstream.stream import KeyedStream, RevisionConflict, Stored, Write
+
+RECALL_SECONDS = 0.25  # that a request waits for others to give back
+READ_SECONDS = 2.0  # that a request waits for the store
+AGAIN_SECONDS = 0.25  # until more is asked for where nothing was free
+SETTLE_SECONDS = 0.02  # in which small amounts that come back gather
+CONTENTION_SECONDS = 0.002  # that who was too late waits at most
+PAUSE_SECONDS = 0.2  # after a store that was away
+
+Periods = Callable[[], tuple[str, ...]]  # of now, and those that begin in a moment
+
+logger = logging.getLogger(__name__)
+_decode = msgspec.msgpack.Decoder(CapRecord).decode
+
+
+class NoRoom(Exception):
+    """A cap has no room for an amount."""
+
+
+@dataclass(eq=False, slots=True)
+class WaitingRequest:
+    """A request that waits for money."""
+
+    amount: int
+    periods: tuple[str, ...]
+    outcome: asyncio.Future[None]
+
+
+class Purse:
+    """What one edge has of one payer's caps. Lives on one event loop."""
+
+    def __init__(
+        self,
+        stream: KeyedStream,
+        key: str,
+        lease: Lease,
+        caps: Caps,
+        *,
+        periods: Periods,
+        edges: Callable[[], int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.lease = lease
+        self.caps = caps  # as the configuration has them
+        self.used_at = clock()
+        self.num_holds = 0
+        self._stream = stream
+        self._key = key
+        self._periods = periods
+        self._edges = edges
+        self._clock = clock
+        self.is_read = False
+        self._must_read = True
+        self._write: Write | None = None  # of which the outcome is not known
+        self._waiting: deque[WaitingRequest] = deque()
+        self._giving: Giving = "nothing"
+        self._is_resting = False  # whether no more is asked for, until somebody spends
+        self._empty_until = -float("inf")
+        self._changed = asyncio.Event()  # the record, by somebody
+        self._worker: asyncio.Task[None] | None = None
+
+    # --- what requests do: nothing is awaited unless there is no room -----------------------------
+
+    async def spend(self, amount: int, periods: tuple[str, ...]) -> None:
+        """Set an amount aside. Raises `NoRoom` or `Unavailable`."""
+        self.used_at, self._is_resting = self._clock(), False
+        if not self.is_read or not self.lease.spend(amount, periods):
+            await self._wait_for(amount, periods)
+        elif self._empty_until < self.used_at and self.lease.is_low(self._periods(), self.used_at):
+            self._stir()
+        self.num_holds += 1
+
+    def settle(self, change: int, periods: tuple[str, ...]) -> None:
+        """Count what a request did cost less, or more."""
+        self.num_holds -= 1
+        self.lease.add(change, periods)
+        if self.is_read and self.lease.is_to_settle(self._periods(), self._clock()):
+            self.give("surplus")  # there are no leases of small caps
+
+    def go_by(self, caps: Caps, by_kind: Mapping[Kind, int]) -> None:
+        """Take over the configuration's caps, and say so where they are others than before."""
+        self.caps = caps
+        if self.lease.go_by(by_kind) and self.is_read:
+            self.give("surplus")
+
+    def give(self, giving: Giving) -> None:
+        """Give back what is not needed, or all that is not spent."""
+        if giving == "all" or self._giving == "nothing":
+            self._giving = giving
+        self._is_resting = self._is_resting or giving == "all"
+        self._stir()
+
+    def seen(self, stored: Stored) -> None:
+        """Take over what somebody wrote: maybe somebody lacks what is not needed here."""
+        self.lease.seen(_decode(stored.data), stored.sequence)
+        self._changed.set()
+        if self.is_read and (
+            self.lease.is_forgotten or self.lease.is_to_give(self._periods(), self._clock())
+        ):
+            self.give("surplus")
+
+    def lost(self) -> None:
+        """Have the record read: the store has begun anew."""
+        self.lease.lost()
+        self._must_read = True
+        self._stir()
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether nothing of it is under way or unspent."""
+        has_room = self.is_read and self.lease.room(self._periods()) > 0
+        return not (self._worker or self._waiting or self.num_holds or has_room)
+
+    async def close(self) -> None:
+        """Leave nothing unspent behind."""
+        if self.is_read or self._write is not None:
+            self.give("all")
+        if self._worker is not None:
+            await asyncio.gather(self._worker, return_exceptions=True)
+
+    async def end(self) -> None:
+        """Stop what is under way."""
+        if self._worker is not None:
+            self._worker.cancel()
+            await asyncio.gather(self._worker, return_exceptions=True)
+
+    async def _wait_for(self, amount: int, periods: tuple[str, ...]) -> None:
+        waiting = WaitingRequest(amount, periods, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        self._stir()
+        outcome = waiting.outcome
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                await outcome
+        except BaseException as error:
+            with contextlib.suppress(ValueError):
+                self._waiting.remove(waiting)
+            if outcome.done() and not outcome.cancelled() and outcome.exception() is None:
+                self.lease.add(-amount, periods)  # it came for a request that is no more
+            if isinstance(error, TimeoutError):
+                raise Unavailable("NATS does not answer in time.") from None
+            raise
+
+    # --- the worker -------------------------------------------------------------------------------
+
+    def _stir(self) -> None:
+        if self._worker is None:
+            self._worker = asyncio.create_task(self._work(), name="money")
+
+    async def _work(self) -> None:
+        try:
+            while await self._step():
+                pass
+        except Exception as error:
+            logger.exception("money of %s", self._key)
+            self._fail(Unavailable(f"what is spent cannot be read: {error}"))
+        finally:
+            self._worker = None
+
+    async def _step(self) -> bool:
+        """Do what is next; whether there was anything to do."""
+        try:
+            if self._write is not None:
+                await self._settle_write(self._write)
+            elif self._must_read:
+                self._read(await self._stream.last(self._key))
+            elif self._grant():
+                await self._ask_for_more()
+            elif (giving := self._giving) != "nothing":
+                self._giving = "nothing"
+                await asyncio.sleep(SETTLE_SECONDS if giving == "surplus" else 0)
+                await self._change(0, giving)
+            elif self.lease.is_forgotten or self._is_low():
+                before = self.lease.room(self._periods())
+                await self._change(0)
+                if self._write is None and self.lease.room(self._periods()) <= before:
+                    self._empty_until = self._clock() + AGAIN_SECONDS
+            else:
+                return False
+        except Unavailable as error:
+            logger.debug("money of %s: %s", self._key, error)
+            await asyncio.sleep(PAUSE_SECONDS)
+            is_lost = self.is_read and self._must_read
+            return bool(self._waiting) or self._write is not None or is_lost
+        return True
+
+    def _is_low(self) -> bool:
+        now = self._clock()
+        if self._is_resting or now < self._empty_until:
+            return False
+        return self.lease.is_low(self._periods(), now)
+
+    def _grant(self) -> int:
+        """Let those in who fit, in order; return what the others need."""
+        for waiting in [*self._waiting]:
+            if waiting.outcome.done() or self.lease.spend(waiting.amount, waiting.periods):
+                self._waiting.remove(waiting)
+                if not waiting.outcome.done():
+                    waiting.outcome.set_result(None)
+        return sum([waiting.amount for waiting in self._waiting])
+
+    async def _ask_for_more(self) -> None:
+        """Have more for those who wait; refuse them where none comes, also from others."""
+        asked = [*self._waiting]
+        is_there = any(self.lease.may_have(each.amount, each.periods) for each in asked)
+        if is_there or self._clock() >= self._empty_until:
+            await self._change(self._grant())
+            if self._write is not None:
+                return
+            if need := self._grant():
+                await self._wait_for_others(need)
+        if self._write is None and self._grant():
+            self._empty_until = self._clock() + AGAIN_SECONDS
+            for waiting in asked:
+                if not waiting.outcome.done():
+                    waiting.outcome.set_exception(NoRoom())
+            self._grant()
+            if self.lease.is_to_settle(self._periods(), self._clock()):
+                self.give("surplus")
+
+    async def _wait_for_others(self, need: int) -> None:
+        """Wait a moment for what others give back, and take it."""
+        give_up = self._clock() + RECALL_SECONDS
+        while need and self._write is None and (left := give_up - self._clock()) > 0:
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._changed.wait()
+            await self._change(need)
+            need = self._grant()
+
+    async def _change(self, need: int, giving: Giving = "nothing") -> None:
+        """Change the record, if there is something to change."""
+        while True:
+            planned = self.lease.plan(
+                self._periods(), need, self._clock(), giving=giving, edges=self._edges()
+            )
+            if planned is None:
+                return
+            data = msgspec.msgpack.encode(planned)
+            self._write = Write(self._key, data, expected=self.lease.revision)
+            if await self._settle_write(self._write):
+                return
+            await asyncio.sleep(random.random() * CONTENTION_SECONDS)
+
+    async def _settle_write(self, write: Write) -> bool:
+        """Write until the outcome is known; whether it is in the record. Raises `Unavailable`."""
+        try:
+            sequence = await self._stream.write(write, seconds=READ_SECONDS)
+        except RevisionConflict as conflict:
+            self._write = None
+            return self.lease.found(*record_of(conflict.found))
+        self._write = None
+        self.lease.stored(sequence)
+        return True
+
+    def _read(self, stored: Stored | None) -> None:
+        if self.is_read:
+            self.lease.found(*record_of(stored))
+        else:
+            self.lease.opened(*record_of(stored))
+        self.is_read, self._must_read = True, False
+
+    def _fail(self, error: Unavailable) -> None:
+        for waiting in self._waiting:
+            if not waiting.outcome.done():
+                waiting.outcome.set_exception(error)
+
+
+def record_of(stored: Stored | None) -> tuple[CapRecord, int]:
+    """Return a record and its revision."""
+    return (CapRecord(), 0) if stored is None else (_decode(stored.data), stored.sequence)
