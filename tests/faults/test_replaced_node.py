@@ -20,7 +20,7 @@ from tests.e2e.command import MODEL, Skerry, new_home, until
 from tests.regions.drivers.nats_server import NatsServer
 
 from skerry import AI
-from skerry_cli.home.registries import open_registry
+from skerry_cli.home.shared_state import open_registry
 from skerry_cli.home.state import Home
 from skerry_regions.models.model_files import ModelFiles
 
