@@ -5,15 +5,19 @@ With `SKERRY_SHOTS=FOLDER` pictures of pages are kept there.
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from tests.edge.support import EDGE, PATIENCE, Deployment, answer
 
 from skerry_edge.console.codes import new_code
+from skerry_edge.money.sqlite_spending import SqliteSpending
 from skerry_regions.wire.protocol import Submit
 
 WIDE, NARROW, HUGE = (1440, 900), (360, 740), (3840, 2160)
@@ -89,7 +93,15 @@ def until(page: Any, condition: str) -> None:
 def shot(page: Any, name: str) -> None:
     if SHOTS:
         Path(SHOTS).mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=Path(SHOTS) / f"{name}.png")
+        asked = {"format": "webp", "quality": 80}
+        taken = page.context.new_cdp_session(page).send("Page.captureScreenshot", asked)
+        (Path(SHOTS) / f"{name}.webp").write_bytes(base64.b64decode(taken["data"]))
+
+
+def close(spending: SqliteSpending) -> None:
+    """On a thread of its own: the driver's loop runs in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, spending.close()).result()
 
 
 def said(text: str) -> Callable[[Submit], Any]:

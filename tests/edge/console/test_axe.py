@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
@@ -14,7 +13,7 @@ from typing import Any
 import openai
 import pytest
 from tests.edge.api.batch.test_openai_batches import chat, create, lines
-from tests.edge.console.browsing import NARROW, WIDE, Pages
+from tests.edge.console.browsing import NARROW, WIDE, Pages, close
 from tests.edge.console.test_regions_page import SEA
 from tests.edge.support import ACCOUNT, Deployment, deployed
 from tests.edge.telemetry.test_tracing import split_attempt
@@ -61,7 +60,7 @@ def browsed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
         ) as client:
             create(client, lines(chat("a")) + b"no json\n")
         yield edge
-    asyncio.run(spending.close())
+    close(spending)
 
 
 @pytest.mark.parametrize("theme", ["dark", "light"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import io
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.edge.console.browsing import NARROW, WIDE, Pages, shot
+from tests.edge.console.browsing import NARROW, WIDE, Pages, close, shot
 from tests.edge.support import ACCOUNT, MODEL, Deployment, deployed, eventually, spent
 
 from skerry_edge.gate.admission import Admission
@@ -44,7 +43,7 @@ def browsed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
         admission=Admission(spending=spending),
     ) as edge:  # fmt: skip
         yield edge
-    asyncio.run(spending.close())
+    close(spending)
 
 
 def told_by_the_api(edge: Deployment, query: str = "") -> list[dict[str, Any]]:
