@@ -16,12 +16,31 @@ from skerry.errors import ResidencyUnmet
 
 ZONE_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 Zone = Annotated[str, Meta(pattern=ZONE_PATTERN)]
+_ID = re.compile(r"(?:resp_|file-|batch_)?([^.]+)\.")
 GLOBAL = "global"  # the zone of whatever names none; a zone like any other
 
 
 def is_zone(text: str) -> bool:
     """Return whether this may be the name of a zone."""
     return re.fullmatch(ZONE_PATTERN, text) is not None
+
+
+def id_in(zone: str, prefix: str, unique: str) -> str:
+    """Return the id of what is kept in a zone, which any edge can read it from: `resp_eu.3f2a…`.
+    Those of the global zone name none, as ids of before zones."""
+    return prefix + unique if zone == GLOBAL else f"{prefix}{zone}.{unique}"
+
+
+def zone_of_id(id: str) -> str | None:
+    """Return the zone that an id names; None of one that names none and may be from anywhere."""
+    named = _ID.match(id)
+    return None if named is None or not is_zone(named[1]) else named[1]
+
+
+def elsewhere(id: str, zone: str) -> str:
+    """Return where else to look for what an edge of `zone` does not have; empty if nowhere."""
+    other = zone_of_id(id)
+    return "" if other in (None, zone) else f" It is kept in {other!r}: send it to an edge there."
 
 
 def allows(bound: str | None, zone: str) -> bool:

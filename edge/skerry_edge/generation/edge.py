@@ -14,7 +14,7 @@ from skerry_edge.gate.oidc.logins import Logins
 from skerry_edge.gate.socket_room import SocketRoom
 from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.ledger.batches import Batches
-from skerry_edge.ledger.responses_store import ResponseStore
+from skerry_edge.ledger.responses_store import Responses
 from skerry_edge.ledger.stores import Stores
 from skerry_edge.limits import Limits
 from skerry_edge.output.plan import OutputPlanner
@@ -82,7 +82,7 @@ class Edge:
     limits: Limits = field(default_factory=Limits)
     admission: Admission = field(default_factory=Admission)
     sockets: SocketRoom = field(default_factory=SocketRoom)
-    responses: ResponseStore | None = None  # None: answers are not remembered
+    responses: Responses | None = None  # None: answers are not remembered
     batches: Batches | None = None  # None: nothing is queued
     stores: Stores = field(default_factory=Stores)
     desk: Desk = field(default_factory=Desk)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from skerry.errors import IdempotencyMismatch, InvalidInput, Overloaded, TaskNotSupported
-from skerry_edge.ledger.file_store import FileStore
+from skerry_edge.ledger.files import Files
 from skerry_edge.ledger.idempotency import HEADER
 from skerry_regions.queue import BatchRecord, KeyInUse, NewBatch, NewItem, Queue, QueueRefused
 
@@ -36,7 +36,7 @@ class Batches:
     """The queue and the files of an edge. `submitted` wakes the dispatcher."""
 
     queue: Queue
-    files: FileStore
+    files: Files
     limits: BatchLimits = field(default_factory=BatchLimits)
     submitted: asyncio.Event = field(default_factory=asyncio.Event)
 

@@ -1,8 +1,4 @@
-"""Files of tenants: what batches read and write. A bounded SQLite file, kept for a stated time.
-
-Contents lie in pieces, so that neither storing nor sending a file holds the whole of it in memory.
-Calls block and may come from any thread; they raise `Unavailable` when the store cannot be used.
-"""
+"""Files of tenants in a SQLite file, which the edges of one home share."""
 
 from __future__ import annotations
 
@@ -10,27 +6,28 @@ import contextlib
 import sqlite3
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from msgspec import Struct
-
-from skerry.errors import BodyTooLarge, QuotaExceeded, Unavailable
+from skerry.errors import Unavailable
+from skerry_edge.ledger.files import (
+    PIECE_BYTES,
+    REPLACED,
+    TOO_LONG,
+    TTL_SECONDS,
+    UPLOAD_SECONDS,
+    FileBounds,
+    Purpose,
+    StoredFile,
+    pieces_of,
+)
 from skerry_regions.drivers.sqlite_file import SqliteFile
 from skerry_regions.drivers.sqlite_steps import added_column
 
-PIECE_BYTES = 256 << 10
-TTL_SECONDS = 30 * 86400.0
-MAX_FILE_BYTES = 256 << 20
-MAX_TENANT_BYTES = 2 << 30
-MAX_TENANT_FILES = 10_000
 TRANSACTION_PIECES = 16  # that are written at once, while other threads wait
-UPLOAD_SECONDS = 3600.0  # in which a file must be whole
 NOBODY = ""  # the tenant of files that are not whole yet
-
-Purpose = Literal["batch", "batch_output"]
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS files (
@@ -45,39 +42,23 @@ CREATE TABLE IF NOT EXISTS pieces (
 );
 """
 _STEPS = (_SCHEMA, added_column("files", "residency", "TEXT"))
-_RECORD = "id, filename, purpose, created, expires, size, residency"
-
-
-class StoredFile(Struct, frozen=True, kw_only=True):
-    """What is known of a file. Times are Unix seconds, `size` is bytes."""
-
-    id: str
-    filename: str
-    purpose: Purpose
-    created_at: float
-    expires_at: float
-    size: int
-    residency: str | None = None  # zone that what it says never leaves
+_RECORD = "id, filename, purpose, created, expires, size, residency, CAST(number AS TEXT)"
 
 
 class FileStore:
-    """Files by tenant and id; none finds another's."""
+    """See `Files`."""
 
     def __init__(
         self,
         path: Path,
         *,
         ttl_seconds: float = TTL_SECONDS,
-        max_file_bytes: int = MAX_FILE_BYTES,
-        max_tenant_bytes: int = MAX_TENANT_BYTES,
-        max_tenant_files: int = MAX_TENANT_FILES,
+        bounds: FileBounds | None = None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._file = SqliteFile(path, _STEPS)
         self._ttl_seconds = ttl_seconds
-        self._max_file_bytes = max_file_bytes
-        self._max_tenant_bytes = max_tenant_bytes
-        self._max_tenant_files = max_tenant_files
+        self._bounds = bounds or FileBounds()
         self._wall_clock = wall_clock
 
     def close(self) -> None:
@@ -93,12 +74,6 @@ class FileStore:
         *,
         residency: str | None = None,
     ) -> StoredFile:
-        """Keep a file, whole or not at all, in place of an earlier one of that id. Other calls get
-        their turn while it is written, and find it when it is whole.
-
-        Of what tenants send: raises `BodyTooLarge`, or `QuotaExceeded` when their files leave no
-        room. What batches write is bounded by their queue.
-        """
         number = self._begin(tenant, id, filename, purpose, residency)
         try:
             self._fill(number, tenant, id, purpose, chunks)
@@ -128,7 +103,7 @@ class FileStore:
     ) -> None:
         """Write the content in transactions of a few pieces, between which others have the file;
         the chunks come outside of them."""
-        pieces = enumerate(_pieces(chunks))
+        pieces = enumerate(pieces_of(chunks))
         size = 0
         while group := list(islice(pieces, TRANSACTION_PIECES)):
             size += sum(len(piece) for _, piece in group)
@@ -148,7 +123,7 @@ class FileStore:
                 "SELECT purpose, size, created FROM files WHERE number = ?", (number,)
             ).fetchone()
             if found is None:
-                raise Unavailable("The file took too long to be stored.")
+                raise Unavailable(TOO_LONG)
             purpose, size, created = found
             self._check_room(database, tenant, id, purpose, size)  # others may have come meanwhile
             row = database.execute(
@@ -174,18 +149,11 @@ class FileStore:
         """Check that a file of `size` bytes may come to a tenant's others. Raises as `put`."""
         if purpose != "batch":
             return
-        if size > self._max_file_bytes:
-            raise BodyTooLarge(f"The file exceeds {self._max_file_bytes} bytes.")
         number, stored = database.execute(
             "SELECT COUNT(*), COALESCE(SUM(size), 0) FROM files WHERE tenant = ? AND id <> ?",
             (tenant, id),
         ).fetchone()
-        if number >= self._max_tenant_files:
-            raise QuotaExceeded(f"{number} files are stored already; delete some.")
-        if stored + size > self._max_tenant_bytes:
-            raise QuotaExceeded(
-                f"Files may take {self._max_tenant_bytes} bytes in all; delete some."
-            )
+        self._bounds.check(size, number, stored)
 
     def get(self, tenant: str, id: str) -> StoredFile | None:
         with self._file.reading() as database:
@@ -204,7 +172,6 @@ class FileStore:
         limit: int = 100,
         newest_first: bool = True,
     ) -> list[StoredFile]:
-        """Return a tenant's files in order of their making, those that follow the file `after`."""
         comparison, order = ("<", "DESC") if newest_first else (">", "ASC")
         with self._file.reading() as database:
             rows = database.execute(
@@ -216,35 +183,25 @@ class FileStore:
             ).fetchall()
         return [_stored(row) for row in rows]
 
-    def piece(self, tenant: str, id: str, position: int) -> bytes | None:
-        """Return one piece of a file's content; None behind the last one."""
+    def piece(self, tenant: str, file: StoredFile, position: int) -> bytes | None:
+        if position * PIECE_BYTES >= file.size:
+            return None
         with self._file.reading() as database:
             row = database.execute(
                 "SELECT data FROM pieces JOIN files ON files.number = file"
-                " WHERE tenant = ? AND id = ? AND position = ?",
-                (tenant, id, position),
+                " WHERE tenant = ? AND id = ? AND file = ? AND position = ?",
+                (tenant, file.id, int(file.content), position),
             ).fetchone()
-        return None if row is None else bytes(row[0])
+        if row is None:
+            raise Unavailable(REPLACED)
+        return bytes(row[0])
 
     def delete(self, tenant: str, id: str) -> bool:
-        """Forget a file. False if there is none."""
         with self._file.transaction() as database:
             found = database.execute(
                 "DELETE FROM files WHERE tenant = ? AND id = ?", (tenant, id)
             ).rowcount
         return found > 0
-
-
-def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the same bytes in pieces of one size."""
-    held = bytearray()
-    for chunk in chunks:
-        held += chunk
-        while len(held) >= PIECE_BYTES:
-            yield bytes(held[:PIECE_BYTES])
-            del held[:PIECE_BYTES]
-    if held:
-        yield bytes(held)
 
 
 def _stored(row: Sequence[Any]) -> StoredFile:

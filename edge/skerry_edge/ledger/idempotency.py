@@ -16,6 +16,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -82,8 +83,33 @@ def key_of(given: str, asked: Iterable[str], body: bytes) -> IdempotencyKey:
     return IdempotencyKey(given, digest.digest())
 
 
+def check_same(key: IdempotencyKey, first: bytes) -> None:
+    """Raises `IdempotencyMismatch` when `first`, the digest of its first request, is another's."""
+    if first != key.request:
+        raise IdempotencyMismatch(
+            f"The {HEADER} was used with another request within the last "
+            f"{TTL_SECONDS / 3600:g} hours. Send a new key with a new request."
+        )
+
+
+class RequestKeys(Protocol):
+    """The keys of a day and what they were used for. Every driver passes one conformance suite."""
+
+    async def claim(
+        self, tenant: str, key: IdempotencyKey, request_id: str, defaults: bytes = b""
+    ) -> Claimed:
+        """Use a key for a request that is computed with `defaults`; what the first request had.
+        Raises `IdempotencyMismatch` if that was another one.
+
+        With a store that cannot be used each request is the first, and none fails for it.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
 class IdempotencyKeys:
-    """The keys of a day and what they were used for, shared by the edges of a folder."""
+    """See `RequestKeys`; shared by the edges of a folder."""
 
     def __init__(
         self,
@@ -98,11 +124,6 @@ class IdempotencyKeys:
     async def claim(
         self, tenant: str, key: IdempotencyKey, request_id: str, defaults: bytes = b""
     ) -> Claimed:
-        """Use a key for a request that is computed with `defaults`; what the first request had.
-        Raises `IdempotencyMismatch` if that was another one.
-
-        With a file that cannot be used each request is the first, and none fails for it.
-        """
         now = self._clock()
         row = (tenant, key.key, key.request, request_id, now + TTL_SECONDS, defaults)
         claiming = self._database.write(lambda database: self._claim(database, row, now))
@@ -111,11 +132,7 @@ class IdempotencyKeys:
         except Unavailable as error:
             logger.warning("idempotency keys cannot be kept: %s", error)
             return Claimed(request_id, defaults)
-        if request != key.request:
-            raise IdempotencyMismatch(
-                f"The {HEADER} was used with another request within the last "
-                f"{TTL_SECONDS / 3600:g} hours. Send a new key with a new request."
-            )
+        check_same(key, request)
         return Claimed(first_id, first_defaults or defaults)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Conversations that `previous_response_id` may go on from: a bounded SQLite file, per tenant.
+"""Conversations that `previous_response_id` may go on from, bounded per tenant: their contract, and
+the SQLite file that the edges of one home share.
 
-The file is shared by the edges of one home, so that a conversation may go on at another one. It is
-a convenience for a stated time, not a record: what is oldest goes first when it is full.
+They are a convenience for a stated time, not a record: what is oldest goes first when it is full.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct
@@ -40,16 +41,32 @@ class StoredResponse(Struct):
     ids: list[str] = []  # of the conversation's items; none in documents of before
 
 
-_encode = msgspec.json.Encoder().encode
-_decoder = msgspec.json.Decoder(StoredResponse)
+encode_stored = msgspec.json.Encoder().encode
+decode_stored = msgspec.json.Decoder(StoredResponse).decode
+
+
+class Responses(Protocol):
+    """Stored responses by tenant and id; none finds another's. Every driver passes one conformance
+    suite. Calls raise `Unavailable` when the store cannot be used."""
+
+    async def put(self, tenant: str, id: str, stored: StoredResponse) -> bool:
+        """Keep a response. False if it is larger than all a tenant may keep."""
+        ...
+
+    async def get(self, tenant: str, id: str) -> StoredResponse | None:
+        """Return a tenant's response, unless it expired or had to go."""
+        ...
+
+    async def delete(self, tenant: str, id: str) -> bool:
+        """Forget a response. False if there is none."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class ResponseStore:
-    """Stored responses by tenant and id; none finds another's.
-
-    The file is opened when it is first needed. Calls run on threads, one at a time, and raise
-    `Unavailable` when the file cannot be used.
-    """
+    """See `Responses`. The file is opened when it is first needed; calls run on threads, one at a
+    time."""
 
     def __init__(
         self,
@@ -68,15 +85,12 @@ class ResponseStore:
         self._clock = clock
 
     async def put(self, tenant: str, id: str, stored: StoredResponse) -> bool:
-        """Keep a response. False if it is larger than all a tenant may keep."""
-        return await asyncio.to_thread(self._put, tenant, id, _encode(stored))
+        return await asyncio.to_thread(self._put, tenant, id, encode_stored(stored))
 
     async def get(self, tenant: str, id: str) -> StoredResponse | None:
-        """Return a tenant's response, unless it expired or had to go."""
         return await asyncio.to_thread(self._get, tenant, id)
 
     async def delete(self, tenant: str, id: str) -> bool:
-        """Forget a response. False if there is none."""
         return await asyncio.to_thread(self._delete, tenant, id)
 
     def close(self) -> None:
@@ -104,7 +118,7 @@ class ResponseStore:
                 "SELECT document FROM responses WHERE tenant = ? AND id = ? AND expires > ?",
                 (tenant, id, self._clock()),
             ).fetchone()
-        return None if row is None else _decoder.decode(row[0])
+        return None if row is None else decode_stored(row[0])
 
     def _delete(self, tenant: str, id: str) -> bool:
         with self._file.transaction() as database:

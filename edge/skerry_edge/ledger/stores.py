@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from skerry_edge.ledger.idempotency import IdempotencyKeys
+from skerry_edge.ledger.idempotency import IdempotencyKeys, RequestKeys
 from skerry_edge.ledger.response_cache import MAX_TTL_SECONDS, ResponseCache
 from skerry_edge.ledger.usage_journal import UsageJournal
 from skerry_edge.whole_numbers import whole_number
@@ -21,7 +21,7 @@ class Stores:
 
     cache: ResponseCache | None = None
     cache_ttl: int | None = None  # seconds, for requests that say nothing of the cache
-    idempotency: IdempotencyKeys | None = None
+    idempotency: RequestKeys | None = None
     journal: UsageJournal | None = None
 
     @classmethod

@@ -53,6 +53,20 @@ def test_what_goes_on_from_a_bound_conversation_is_bound(edge: Deployment) -> No
     assert [submit.residency for submit in edge.region.submits] == ["eu"] * 3
 
 
+def test_what_is_kept_is_named_after_its_zone(edge: Deployment) -> None:
+    answered = edge.client.post("/v1/responses", json={"model": MODEL, "input": "x"}).json()
+    assert answered["id"].startswith("resp_eu.")
+    assert edge.client.get(f"/v1/responses/{answered['id']}").json() == answered
+    root = f"/client/v4/accounts/{ACCOUNT}/ai/v1"
+    data, content = {"purpose": "batch"}, {"file": b"x"}
+    uploaded = edge.client.post(f"{root}/files", data=data, files=content)
+    assert uploaded.json()["id"].startswith("file-eu.")
+    for path in ("/v1/responses/resp_us.1", f"{root}/files/file-us.1", f"{root}/batches/us.1"):
+        refused = edge.client.get(path)
+        assert refused.status_code == 404
+        assert "kept in 'us': send it to an edge there" in refused.text
+
+
 def message(edge: Deployment, geo: str | None, **headers: str) -> httpx.Response:
     body = {"model": MODEL, "max_tokens": 8, "messages": [{"role": "user", "content": SECRET}]}
     return edge.client.post("/v1/messages", json=body | {"inference_geo": geo}, headers=headers)

@@ -30,7 +30,9 @@ from skerry_edge.api.edge_request import edge_of, principal_of, read_json
 from skerry_edge.api.handler import key_of
 from skerry_edge.envelopes import JSONBytes, encode
 from skerry_edge.ledger.batches import OPENAI, Batches, batches_of
+from skerry_edge.ledger.files import StoredFile
 from skerry_regions.queue import BatchRecord, NewBatch
+from skerry_regions.zones import elsewhere, id_in
 
 HOUR = 3600.0
 
@@ -61,18 +63,18 @@ async def create(request: Request) -> Response:
     if file is None or file.purpose != "batch":
         raise InvalidInput(
             f"Bad input: input_file_id: there is no file {asked.input_file_id} of the purpose "
-            "'batch'",
+            f"'batch'.{elsewhere(asked.input_file_id, edge.residency)}",
             param="input_file_id",
         )
     content = InputFile(asked.endpoint, edge.spec, batches.limits)
-    await asyncio.to_thread(content.read, _chunks(batches, tenant, asked.input_file_id))
+    await asyncio.to_thread(content.read, _chunks(batches, tenant, file))
     meta = Meta(
         asked.endpoint, asked.input_file_id, asked.completion_window, asked.metadata, content.errors
     )
     key = key_of(request)
     record = await batches.submit(
         NewBatch(
-            id=f"batch_{uuid.uuid4().hex}",
+            id=id_in(edge.residency, "batch_", uuid.uuid4().hex),
             tenant=tenant,
             token=lasting_token(principal),
             kind=OPENAI,
@@ -96,7 +98,7 @@ async def retrieve(request: Request) -> Response:
     """Handle `GET …/v1/batches/{id}`."""
     batches, tenant = _caller(request)
     record = await asyncio.to_thread(batches.queue.batch, tenant, request.path_params["id"])
-    return JSONBytes(encode(await _shown(batches, _known(record))))
+    return JSONBytes(encode(await _shown(batches, _known(record, request))))
 
 
 async def list_batches(request: Request) -> Response:
@@ -120,10 +122,10 @@ async def cancel(request: Request) -> Response:
     """Handle `POST …/v1/batches/{id}/cancel`: what runs is broken off, what is done stays."""
     batches, tenant = _caller(request)
     id = request.path_params["id"]
-    _known(await asyncio.to_thread(batches.queue.batch, tenant, id))
+    _known(await asyncio.to_thread(batches.queue.batch, tenant, id), request)
     record = await asyncio.to_thread(batches.queue.cancel, tenant, id)
     batches.submitted.set()
-    return JSONBytes(encode(await _shown(batches, _known(record))))
+    return JSONBytes(encode(await _shown(batches, _known(record, request))))
 
 
 def _caller(request: Request) -> tuple[Batches, str]:
@@ -131,9 +133,10 @@ def _caller(request: Request) -> tuple[Batches, str]:
     return batches_of(edge_of(request).batches), tenant
 
 
-def _known(record: BatchRecord | None) -> BatchRecord:
+def _known(record: BatchRecord | None, request: Request) -> BatchRecord:
     if record is None or record.kind != OPENAI:
-        raise NotFound("No such batch; it may have been kept long enough.")
+        other = elsewhere(request.path_params["id"], edge_of(request).residency)
+        raise NotFound(f"No such batch; it may have been kept long enough.{other}")
     return record
 
 
@@ -147,7 +150,7 @@ def _window(text: str, longest_hours: int) -> float:
     return hours * HOUR
 
 
-def _chunks(batches: Batches, tenant: str, file: str) -> Iterator[bytes]:
+def _chunks(batches: Batches, tenant: str, file: StoredFile) -> Iterator[bytes]:
     position = 0
     while (piece := batches.files.piece(tenant, file, position)) is not None:
         yield piece

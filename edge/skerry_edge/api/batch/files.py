@@ -18,8 +18,9 @@ from skerry_edge.api.batch.wire import DeletedFile, FileList, FileObject
 from skerry_edge.api.edge_request import admitted, edge_of, principal_of
 from skerry_edge.envelopes import JSONBytes, encode
 from skerry_edge.ledger.batches import Batches, batches_of
-from skerry_edge.ledger.file_store import PIECE_BYTES, StoredFile
+from skerry_edge.ledger.files import PIECE_BYTES, StoredFile
 from skerry_edge.whole_numbers import whole_number
+from skerry_regions.zones import elsewhere, id_in
 
 MAX_FORM_FIELDS = 16
 MAX_FIELD_BYTES = 1024
@@ -45,15 +46,13 @@ async def upload(request: Request) -> Response:
         async with request.form(
             max_files=1, max_fields=MAX_FORM_FIELDS, max_part_size=MAX_FIELD_BYTES
         ) as form:
-            stored = await _store(batches, tenant, form, admitted(request).residency)
+            stored = await _store(request, batches, tenant, form)
     except HTTPException as error:
         raise InvalidInput(f"Bad input: the form cannot be read: {error.detail}") from None
     return JSONBytes(encode(_shown(stored)))
 
 
-async def _store(
-    batches: Batches, tenant: str, form: FormData, residency: str | None
-) -> StoredFile:
+async def _store(request: Request, batches: Batches, tenant: str, form: FormData) -> StoredFile:
     purpose, file = form.get("purpose"), form.get("file")
     if not isinstance(file, UploadFile):
         raise InvalidInput("Bad input: file is missing", param="file")
@@ -63,11 +62,11 @@ async def _store(
     return await asyncio.to_thread(
         batches.files.put,
         tenant,
-        f"file-{uuid.uuid4().hex}",
+        id_in(edge_of(request).residency, "file-", uuid.uuid4().hex),
         name,
         "batch",
         _chunks(file.file),
-        residency=residency,
+        residency=admitted(request).residency,
     )
 
 
@@ -105,7 +104,7 @@ async def content(request: Request) -> Response:
     batches, tenant = _caller(request)
     file = await _file(batches, tenant, request)
     return StreamingResponse(
-        _pieces(batches, tenant, file.id),
+        _pieces(batches, tenant, file),
         media_type="application/octet-stream",
         headers={"content-length": str(file.size)},
     )
@@ -116,7 +115,7 @@ async def delete(request: Request) -> Response:
     batches, tenant = _caller(request)
     id = request.path_params["id"]
     if not await asyncio.to_thread(batches.files.delete, tenant, id):
-        raise NotFound("No such file; it may have been kept long enough.")
+        raise _no_file(request)
     return JSONBytes(encode(DeletedFile(id)))
 
 
@@ -136,8 +135,13 @@ def _caller(request: Request) -> tuple[Batches, str]:
 async def _file(batches: Batches, tenant: str, request: Request) -> StoredFile:
     file = await asyncio.to_thread(batches.files.get, tenant, request.path_params["id"])
     if file is None:
-        raise NotFound("No such file; it may have been kept long enough.")
+        raise _no_file(request)
     return file
+
+
+def _no_file(request: Request) -> NotFound:
+    other = elsewhere(request.path_params["id"], edge_of(request).residency)
+    return NotFound(f"No such file; it may have been kept long enough.{other}")
 
 
 def _chunks(file: BinaryIO) -> Iterator[bytes]:
@@ -146,10 +150,10 @@ def _chunks(file: BinaryIO) -> Iterator[bytes]:
         yield chunk
 
 
-async def _pieces(batches: Batches, tenant: str, id: str) -> AsyncGenerator[bytes, None]:
+async def _pieces(batches: Batches, tenant: str, file: StoredFile) -> AsyncGenerator[bytes, None]:
     position = 0
     while True:
-        piece = await asyncio.to_thread(batches.files.piece, tenant, id, position)
+        piece = await asyncio.to_thread(batches.files.piece, tenant, file, position)
         if piece is None:
             return
         yield piece

@@ -13,6 +13,7 @@ from skerry_edge.api.batch.wire import LineFailure, LineResponse, OutputLine, de
 from skerry_edge.envelopes import encode
 from skerry_edge.ledger.batches import OPENAI, Batches
 from skerry_regions.queue import BatchRecord, ItemResult, ItemState, Queue
+from skerry_regions.zones import GLOBAL, id_in, zone_of_id
 
 PAGE = 100
 
@@ -30,7 +31,8 @@ FAILURES: dict[ItemState, LineFailure] = {
 
 def file_id(batch: str, content: Content) -> str:
     """Return the id of a batch's file, whether there is one or not."""
-    return f"file-{hashlib.blake2b(f'{batch}/{content}'.encode(), digest_size=12).hexdigest()}"
+    digest = hashlib.blake2b(f"{batch}/{content}".encode(), digest_size=12).hexdigest()
+    return id_in(zone_of_id(batch) or GLOBAL, "file-", digest)
 
 
 def write_files(batches: Batches, record: BatchRecord) -> None:

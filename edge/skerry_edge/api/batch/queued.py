@@ -50,6 +50,7 @@ from skerry_edge.ledger.batches import (
 from skerry_edge.text.prompts import NATIVE_TEMPERATURE, OPENAI_TEMPERATURE
 from skerry_regions.models.catalog import ModelSpec
 from skerry_regions.queue import BatchRecord, ItemResult, NewBatch, NewItem
+from skerry_regions.zones import elsewhere, id_in
 
 PAGE = 100  # answers that are read at once
 REFERENCE = "external_reference"
@@ -88,7 +89,7 @@ async def answer(
     batches, tenant = batches_of(edge.batches), principal.account_id
     asked = decode(_body_decoder, body)
     if asked.request_id is not None and asked.requests is None:
-        return await _report(batches, tenant, spec, asked.request_id, dialect)
+        return await _report(edge, tenant, spec, asked.request_id, dialect)
     if principal.models:
         check_model(spec, principal.models)
     requests = [body] if asked.requests is None else asked.requests
@@ -100,7 +101,7 @@ async def answer(
     key = key_of(request)
     record = await batches.submit(
         NewBatch(
-            id=str(uuid.uuid4()),
+            id=id_in(edge.residency, "", str(uuid.uuid4())),
             tenant=tenant,
             token=lasting_token(principal),
             kind=NATIVE,
@@ -129,12 +130,14 @@ def _item(spec: ModelSpec, body: bytes | Raw, index: int) -> NewItem:
 # --- what came of them ---------------------------------------------------------------------------
 
 
-async def _report(
-    batches: Batches, tenant: str, spec: ModelSpec, id: str, dialect: Dialect
-) -> Response:
+async def _report(edge: Edge, tenant: str, spec: ModelSpec, id: str, dialect: Dialect) -> Response:
+    batches = batches_of(edge.batches)
     record = await asyncio.to_thread(batches.queue.batch, tenant, id)
     if record is None or record.kind != NATIVE or record.model != spec.id:
-        raise NotFound("No such request of this model; its answers may have been kept long enough.")
+        raise NotFound(
+            "No such request of this model; its answers may have been kept long enough."
+            + elsewhere(id, edge.residency)
+        )
     if record.ended_at is None:
         waiting = QueuedStatus("running" if record.started_at else "queued", id, spec.id)
         return JSONBytes(dialect.wrap(encode(waiting)))

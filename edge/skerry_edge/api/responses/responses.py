@@ -63,6 +63,7 @@ from skerry_edge.gate.job import Job
 from skerry_edge.generation.edge import Edge
 from skerry_edge.ledger.responses_store import StoredResponse
 from skerry_edge.text.breakpoints import Breakpoints
+from skerry_regions.zones import elsewhere, id_in
 
 # What chat completions call a field, and what it is called here.
 FIELDS = {
@@ -112,7 +113,10 @@ async def create(request: Request) -> Response:
         ids=ids,
         residency=caller.residency,
         response=begun(
-            asked, job.submit.sampling, f"resp_{caller.request_id}", int(edge.wall_clock())
+            asked,
+            job.submit.sampling,
+            id_in(edge.residency, "resp_", caller.request_id),
+            int(edge.wall_clock()),
         ),
         stored=asked.store is not False and edge.responses is not None,
         seal=seal,
@@ -173,7 +177,7 @@ async def delete(request: Request) -> Response:
     principal = principal_of(request)
     responses, id = edge_of(request).responses, request.path_params["id"]
     if responses is None or not await responses.delete(principal.account_id, id):
-        raise NotFound("No such response; it may have expired.")
+        raise _no_response(request)
     return JSONBytes(encode(DeletedResponse(id)))
 
 
@@ -213,8 +217,13 @@ async def _asked_for(request: Request) -> StoredResponse:
     principal = principal_of(request)
     stored = await _stored(edge_of(request), principal.account_id, request.path_params["id"])
     if stored is None:
-        raise NotFound("No such response; it may have expired.")
+        raise _no_response(request)
     return stored
+
+
+def _no_response(request: Request) -> NotFound:
+    other = elsewhere(request.path_params["id"], edge_of(request).residency)
+    return NotFound(f"No such response; it may have expired.{other}")
 
 
 async def _stored(edge: Edge, tenant: str, id: str) -> StoredResponse | None:
@@ -234,7 +243,8 @@ async def _previous(
     if stored is None:
         kept = "expired" if edge.responses is not None else "this edge stores none"
         raise ResponseNotFound(
-            f"Previous response with id '{previous}' not found ({kept}).",
+            f"Previous response with id '{previous}' not found ({kept})."
+            + elsewhere(previous, edge.residency),
             param="previous_response_id",
         )
     return stored

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from skerry.errors import BodyTooLarge, QuotaExceeded, Unavailable
-from skerry_edge.ledger.file_store import PIECE_BYTES, TRANSACTION_PIECES, UPLOAD_SECONDS, FileStore
+from skerry_edge.ledger.file_store import TRANSACTION_PIECES, FileStore
+from skerry_edge.ledger.files import PIECE_BYTES, UPLOAD_SECONDS, FileBounds, StoredFile
 
 
 class Clock:
@@ -30,9 +31,7 @@ def files(tmp_path: Path, clock: Clock) -> Iterator[FileStore]:
     store = FileStore(
         tmp_path / "files.db",
         ttl_seconds=100.0,
-        max_file_bytes=3 * PIECE_BYTES,
-        max_tenant_bytes=5 * PIECE_BYTES,
-        max_tenant_files=4,
+        bounds=FileBounds(file_bytes=3 * PIECE_BYTES, tenant_bytes=5 * PIECE_BYTES, tenant_files=4),
         wall_clock=clock,
     )
     yield store
@@ -43,9 +42,17 @@ def put(files: FileStore, id: str, content: bytes = b"x", *, tenant: str = "t") 
     files.put(tenant, id, f"{id}.jsonl", "batch", [content])
 
 
+def of(files: FileStore, id: str) -> StoredFile:
+    file = files.get("t", id)
+    assert file is not None
+    return file
+
+
 def content(files: FileStore, id: str, *, tenant: str = "t") -> bytes:
     pieces: list[bytes] = []
-    while (piece := files.piece(tenant, id, len(pieces))) is not None:
+    file = files.get(tenant, id)
+    assert file is not None
+    while (piece := files.piece(tenant, file, len(pieces))) is not None:
         pieces.append(piece)
     return b"".join(pieces)
 
@@ -58,7 +65,7 @@ def test_a_file_comes_back(files: FileStore) -> None:
     assert (stored.size, stored.created_at, stored.expires_at) == (len(data), 1000.0, 1100.0)
     assert files.get("t", "f") == stored
     assert content(files, "f") == data
-    assert files.piece("t", "f", 0) == data[:PIECE_BYTES]
+    assert files.piece("t", stored, 0) == data[:PIECE_BYTES]
 
 
 def test_a_file_keeps_its_zone(files: FileStore) -> None:
@@ -88,7 +95,8 @@ def test_a_store_of_before_zones_is_taken_over(tmp_path: Path) -> None:
 def test_nobody_finds_anothers(files: FileStore) -> None:
     put(files, "f")
     assert files.get("u", "f") is None
-    assert files.piece("u", "f", 0) is None
+    with pytest.raises(Unavailable, match="replaced or deleted"):
+        files.piece("u", of(files, "f"), 0)
     assert files.page("u") == []
     assert not files.delete("u", "f")
     put(files, "f", b"mine", tenant="u")
@@ -107,8 +115,12 @@ def test_files_are_listed_in_pages(files: FileStore) -> None:
 
 def test_a_file_takes_the_place_of_its_predecessor(files: FileStore) -> None:
     put(files, "f", b"old")
+    before = of(files, "f")
     put(files, "f", b"new")
     assert content(files, "f") == b"new"
+    with pytest.raises(Unavailable, match="replaced or deleted"):
+        files.piece("t", before, 0)  # never the new bytes behind the old ones
+    assert files.piece("t", before, 1) is None
     assert len(files.page("t")) == 1
 
 
@@ -117,11 +129,13 @@ def test_files_are_deleted_and_expire(files: FileStore, clock: Clock) -> None:
     put(files, "b")
     assert files.delete("t", "a")
     assert not files.delete("t", "a")
+    b = of(files, "b")
     clock.now += 100.0
     assert files.get("t", "b") is None
     assert files.page("t") == []
     put(files, "c")
-    assert files.piece("t", "b", 0) is None  # its pieces went when the next file came
+    with pytest.raises(Unavailable, match="replaced or deleted"):
+        files.piece("t", b, 0)  # its pieces went when the next file came
 
 
 def test_what_tenants_send_is_bounded(files: FileStore) -> None:
