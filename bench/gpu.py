@@ -21,13 +21,20 @@ from typing import Any
 NO_GPU = "bench.gpu measures a CUDA device, and there is none; --dry tries the script without one"
 
 
+def is_wanted(name: str, only: list[str], skip: list[str]) -> bool:
+    """Return whether a measure is among those that were named, or not among those to skip."""
+    return (not only or any(words in name for words in only)) and not any(
+        words in name for words in skip
+    )
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu", description=__doc__)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
     parser.add_argument("--dry", action="store_true", help="tiny shapes; figures mean nothing")
-    parser.add_argument(
-        "--only", metavar="WORD", help="ceilings, and what has this word in its name"
-    )
+    words: dict[str, Any] = {"metavar": "WORDS", "nargs": "+", "default": []}
+    parser.add_argument("--only", **words, help="ceilings, and what has one of these in its name")
+    parser.add_argument("--skip", **words, help="not what has one of these in its name")
     parser.add_argument("--seconds", type=float, default=520.0, help="begin nothing after this")
     options = parser.parse_args(arguments)
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "core"))  # nothing is installed
@@ -47,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     report: dict[str, Any] = {"device": bench.describe(), "dry": options.dry}
     figures, failures = report["figures"], report["failures"] = [], {}
     for name, measure in bench.measures():
-        if options.only and options.only not in name and name != "ceilings":
+        if name != "ceilings" and not is_wanted(name, options.only, options.skip):
             continue
         if time.perf_counter() - started > options.seconds:
             failures[name] = "no time left"

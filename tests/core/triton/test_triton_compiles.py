@@ -1,7 +1,9 @@
-"""Every Triton kernel compiles for the GPUs that it is meant for, on a machine without any."""
+"""Every Triton kernel compiles for the GPUs that it is meant for, on a machine without any: it
+fits, does not spill, and has no more instructions than its budget."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -13,26 +15,36 @@ pytest.importorskip("triton")
 DECODE = {"_rotate_and_store", "_attend_split", "_merge_splits"}
 OTHERS = {
     "_attend_whole", "_copy", "_sum", "_norm", "_swiglu", "_product", "_product_4", "_product_8",
-    "_choose",
+    "_find_peaks", "_take_peaks", "_fill_bins", "_sum_bins", "_gather", "_settle",
 }  # fmt: skip
-SHARED_MEMORY = {80: 163 << 10, 90: 227 << 10}  # bytes a program may have, CUDA C programming guide
+
+
+def compile_kernels(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    env = {**env, "TRITON_CACHE_DIR": str(CACHE / "triton")}
+    command = [sys.executable, "-m", "bench.gpu_aot", *arguments]
+    return subprocess.run(command, env=env, cwd=ROOT, check=False, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize(
-    ("capability", "which"),
-    [(90, "--few"), *(pytest.param(c, "--all", marks=pytest.mark.slow) for c in (80, 90))],
+    ("capability", "few"),
+    [(90, True), *(pytest.param(c, False, marks=pytest.mark.slow) for c in (80, 90))],
 )
 def test_kernels_compile_and_fit(
-    subprocess_env: dict[str, str], capability: int, which: str
+    subprocess_env: dict[str, str], capability: int, few: bool
 ) -> None:
-    env = {**subprocess_env, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(CACHE / "triton")}
-    told = subprocess.run(
-        [sys.executable, "-m", "tests.core.triton.compile_triton", str(capability), which],
-        env=env, cwd=ROOT, check=True, capture_output=True, text=True,
-    ).stdout.split()  # fmt: skip
-    kernels = set(told[::2])
-    if which == "--few":
+    told = compile_kernels(subprocess_env, str(capability), *(["--only", "decode"] if few else []))
+    assert told.returncode == 0, told.stdout + told.stderr
+    kernels = set(re.findall(r"│ (_\w+)", told.stdout))
+    if few:
         assert kernels == DECODE
     else:
         assert kernels == DECODE | OTHERS | ({"_product_fp8"} if capability >= 89 else set())
-    assert max(int(size) for size in told[1::2]) <= SHARED_MEMORY[capability]
+
+
+@pytest.mark.parametrize(("margin", "fault"), [(0.5, "its budget is"), (2.0, "")])
+def test_a_kernel_over_its_budget_is_a_fault(
+    subprocess_env: dict[str, str], margin: float, fault: str
+) -> None:
+    told = compile_kernels(subprocess_env, "--only", "decode", "--margin", str(margin))
+    assert told.returncode == bool(fault)
+    assert told.stdout.count("its budget is") == (3 if fault else 0)

@@ -17,6 +17,7 @@ from bench.subjects.samples import samples_of
 from skerry_core import sampling
 from skerry_core.batch import Float32, SamplingBatch
 from skerry_core.kernels.torch.torch_sampling import sample
+from skerry_core.kernels.triton import triton_sampling
 from skerry_core.kernels.triton.triton_sampling import choose
 
 
@@ -55,6 +56,27 @@ def test_a_vocabulary_of_several_chunks() -> None:
     logits, batch = random_logits(1, 5001, 1, with_ties=True), random_sampling(1, 2)
     for name, value in {"temperature": 1.7, "top_p": 0.9, "top_k": 3000}.items():
         batch.samples[name] = value
+    expected = sampling.sample(logits, batch).token_ids
+    told = sample(torch.from_numpy(logits).to(DEVICE), batch, choose)
+    np.testing.assert_array_equal(told.token_ids, expected)
+
+
+@pytest.mark.parametrize("room", [1, 100])
+def test_a_bin_of_more_tokens_than_are_gathered(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+    monkeypatch.setattr(triton_sampling, "_GATHERED", room)
+    logits, batch = random_logits(6, 400, 5, with_ties=True), random_sampling(6, 4)
+    batch.samples["temperature"] = 1.7
+    expected = sampling.sample(logits, batch).token_ids
+    told = sample(torch.from_numpy(logits).to(DEVICE), batch, choose)
+    np.testing.assert_array_equal(told.token_ids, expected)
+
+
+def test_weights_whose_sum_a_float64_does_not_hold() -> None:
+    logits, batch = np.zeros((3, 20_001), np.float32), random_sampling(3, 6)
+    logits[1:, ::3] = -1.0
+    for name, value in {"temperature": 1.0, "top_p": 0.9, "min_p": 0.0, "typical_p": 1.0}.items():
+        batch.samples[name] = value
+    batch.samples["top_k"] = [0, 0, 17_000]
     expected = sampling.sample(logits, batch).token_ids
     told = sample(torch.from_numpy(logits).to(DEVICE), batch, choose)
     np.testing.assert_array_equal(told.token_ids, expected)

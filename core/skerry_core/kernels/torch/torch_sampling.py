@@ -3,11 +3,12 @@
 Everything that touches the vocabulary stays on the device. `begin` leaves the choices there for
 the next step, and lets the host go on; what it needs arrives meanwhile.
 Plain Torch sorts, and draws its uniforms on the host, where they are a handful of integers; where
-Triton runs, `triton_sampling.choose` does both in one launch.
+Triton runs, `triton_sampling.choose` does both.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,13 +23,15 @@ from skerry_core.kernels.torch.torch_math import exp_f32
 from skerry_core.kernels.torch.torch_staging import HostFetch, send
 from skerry_core.sampling import GREEDY_TEMPERATURE, MAX_LOGIT, WEIGHT_ONE, draws_typical
 
+COUNT, MASS, DRAW = range(3)  # searches, in this order: where top_k and top_p cut, and the token
+
 
 class Choose(Protocol):
     """Steps 4 to 6 as one operation: see `triton_sampling.choose`."""
 
     def __call__(
         self, adjusted: Tensor, temperature: Tensor, top_p: Tensor, top_k: Tensor, lowest: Tensor,
-        seeds: Tensor, positions: Tensor, choices: Tensor,
+        seeds: Tensor, positions: Tensor, choices: Tensor, *, searches: Sequence[int] = ...,
     ) -> Tensor: ...  # fmt: skip
 
 
@@ -89,10 +92,17 @@ def begin(logits: Tensor, sampling: SamplingBatch, choose: Choose | None = None)
             ],
             logits.device,
         )  # fmt: skip
-        chosen = choose(adjusted, *style)
+        chosen = choose(adjusted, *style, searches=_searches(samples))
     chosen = torch.where(targets >= 0, targets, chosen).long()
     told = HostFetch([chosen, *_asked(raw, chosen, samples["num_logprobs"])])
     return Sampled(chosen, samples["num_logprobs"], told)
+
+
+def _searches(samples: NDArray[np.void]) -> list[int]:
+    """Return the searches that any of the samples needs."""
+    drawn = samples[samples["temperature"] >= GREEDY_TEMPERATURE]
+    needed = (drawn["top_k"] > 0).any(), (drawn["top_p"] < 1).any(), len(drawn) > 0
+    return [search for search in (COUNT, MASS, DRAW) if needed[search]]
 
 
 def _chosen(adjusted: Tensor, sampling: SamplingBatch) -> Tensor:

@@ -48,6 +48,16 @@ def exp_f32(x):
 
 
 @triton.jit
+def halvings(x):
+    """Return how often 1 is halved to come next to e^x, of a f32 tensor of x <= 0 without NaN.
+
+    The exponent that `exp_f32` takes out: it never falls where x does not rise, of any rounding.
+    """
+    shifted = tl.fma(tl.maximum(x, _EXP_MIN), _full(x, _INV_LN2), _full(x, _ROUND))
+    return -(shifted - _ROUND).to(tl.int32)
+
+
+@triton.jit
 def _full(x, value: tl.constexpr):
     return tl.full(x.shape, value, tl.float32)
 

@@ -1,9 +1,16 @@
-"""Steps 4 to 6 of `skerry_core.sampling` in one Triton kernel: no sort, nothing for the host to do.
+"""Steps 4 to 6 of `skerry_core.sampling` in Triton: no sort, nothing for the host to do.
 
-Where `sampling` walks a sorted list, this looks for the logit at which the list would be cut, by
-bisection over its bits: weights are integers, so their sums are exact in any order, and tokens of
-one logit weigh the same. A prefix of the list is its least logit and how many tokens of that logit
-belong to it, lowest ids first.
+Where `sampling` walks a sorted list, this looks for the logit at which the list would be cut:
+weights are integers, so their sums are exact in any order, and tokens of one logit weigh the same.
+A prefix of the list is its least logit and how many tokens of that logit belong to it, lowest ids
+first. The vocabulary is read slice by slice, a program for each:
+
+    once       the largest logit of a row, and the lowest id that has it
+    once       how many tokens e^x puts into each bin, a factor of four wide, and what they weigh
+    a search   the tokens of the bin in which a limit falls; one program bisects their logits
+
+Of searches a row has those that it needs, one after the other, since each asks what the one before
+left: where top_k cuts, where top_p does, and the token that is drawn.
 """
 
 # Kernels are compiled from what looks like Python; its types are not.
@@ -12,19 +19,42 @@ belong to it, lowest ids first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from skerry_core.kernels.triton.triton_math import exp_f32, sortable
-from skerry_core.sampling import GREEDY_TEMPERATURE, WEIGHT_ONE
+from skerry_core.kernels.torch.torch_sampling import COUNT, DRAW, MASS
+from skerry_core.kernels.triton.triton_math import sortable
+from skerry_core.kernels.triton.triton_search import (
+    bins_of,
+    bounds_of,
+    count_from,
+    logit_of,
+    mass_from,
+    token_at,
+    uniform,
+    weigh,
+    weight_of,
+    weights_of,
+)
+from skerry_core.sampling import GREEDY_TEMPERATURE
 
-_CHUNK = 4096  # tokens looked at together
+_SLICE = 8192  # tokens of a program
+_BINS = 16  # the last but one is of all that is less likely, the last of what min_p leaves out
+_CHUNK = 4096  # gathered tokens that are bisected together
+_GATHERED = 16_384  # tokens of a bin at most that are gathered; of a larger one all are bisected
 
+_COUNT: tl.constexpr = tl.constexpr(COUNT)
+_MASS: tl.constexpr = tl.constexpr(MASS)
+_DRAW: tl.constexpr = tl.constexpr(DRAW)
+_NONE: tl.constexpr = tl.constexpr(-1)
 _GREEDY: tl.constexpr = tl.constexpr(float(GREEDY_TEMPERATURE))
-_WEIGHT_ONE: tl.constexpr = tl.constexpr(float(WEIGHT_ONE))
-_TO_INTEGER: tl.constexpr = tl.constexpr(1.5 * 2.0**52)  # adding it rounds, ties to even
+_HIGHEST_ID: tl.constexpr = tl.constexpr(0x7FFFFFFF)
+_LEAST_PEAK: tl.constexpr = tl.constexpr(-(1 << 63))
 
 
 def choose(
@@ -36,184 +66,233 @@ def choose(
     seeds: Tensor,  # i64[S]  bits of the u64
     positions: Tensor,  # i64[S]
     choices: Tensor,  # i32[S]
+    *,
+    searches: Sequence[int] = (COUNT, MASS, DRAW),  # at least those that any sample needs
 ) -> Tensor:
     """Choose as `sampling.choose` does: i32[S], -1 where every logit is -inf."""
     rows, vocab_size = adjusted.shape
-    chosen = torch.empty(rows, dtype=torch.int32, device=adjusted.device)
-    if rows:
-        _choose[(rows,)](
-            adjusted, temperature, top_p, top_k, lowest, seeds, positions, choices, chosen,
-            vocab_size, CHUNK=min(_CHUNK, triton.next_power_of_2(vocab_size)), num_warps=8,
+    slices = triton.cdiv(vocab_size, _SLICE)
+
+    def new(dtype: torch.dtype, *shape: int) -> Tensor:
+        return torch.empty(rows, *shape, dtype=dtype, device=adjusted.device)
+
+    chosen, largest, peaks = new(torch.int32), new(torch.float32), new(torch.int64, slices)
+    if not rows:
+        return chosen
+    many: dict[str, Any] = {"SLICES": triton.next_power_of_2(slices), "BINS": _BINS}
+    _find_peaks[(rows, slices)](adjusted, peaks, vocab_size, SLICE=_SLICE, num_warps=8)
+    _take_peaks[(rows,)](peaks, largest, chosen, slices, SLICES=many["SLICES"], num_warps=1)
+    if not searches:
+        return chosen
+    counts, masses = new(torch.int32, slices, _BINS), new(torch.int64, slices, _BINS)
+    bins = new(torch.uint8, vocab_size)
+    _fill_bins[(rows, slices)](
+        adjusted, largest, temperature, lowest, bins, counts, masses, vocab_size,
+        SLICE=_SLICE, BINS=_BINS, num_warps=8,
+    )  # fmt: skip
+    running, totals = (new(torch.int64, _BINS), new(torch.int64, _BINS)), new(torch.int64)
+    stages, limits = new(torch.int32), new(torch.int64)
+    style = top_k, top_p, seeds, positions, choices
+    state = *running, totals, stages, limits
+    _sum_bins[(rows,)](
+        largest, temperature, *style, counts, masses, *state, slices, **many, num_warps=4
+    )
+    room = min(_GATHERED, vocab_size)
+    found, weights = (new(torch.float32, room), new(torch.int32, room)), new(torch.int64, room)
+    for search in searches:
+        _gather[(rows, slices)](
+            adjusted, bins, counts, *running, stages, limits, *found, vocab_size,
+            SEARCH=search, ROOM=room, SLICE=_SLICE, BINS=_BINS, num_warps=8,
+        )  # fmt: skip
+        _settle[(rows,)](
+            adjusted, largest, temperature, *style, *state, *found, weights, chosen,
+            vocab_size,
+            SEARCH=search, ROOM=room, CHUNK=_CHUNK, BINS=_BINS, num_warps=8,
         )  # fmt: skip
     return chosen
 
 
 @triton.jit
-def _choose(
-    adjusted, temperatures, top_ps, top_ks, lowests, seeds, positions, choices, chosen,
-    vocab_size, CHUNK: tl.constexpr,
-):  # fmt: skip
-    row = tl.program_id(0)
-    logits = adjusted + row.to(tl.int64) * vocab_size
-    largest = _largest(logits, vocab_size, CHUNK)
-    top = tl.max(sortable(tl.full([1], 0.0, tl.float32) + largest), axis=0).to(tl.int64)
-    temperature = tl.load(temperatures + row)
-    if largest == float("-inf"):
-        tl.store(chosen + row, -1)
-    elif temperature < _GREEDY:
-        tl.store(chosen + row, _token_at(logits, vocab_size, top, 0, CHUNK))
-    else:
-        lowest, top_k, top_p = tl.load(lowests + row), tl.load(top_ks + row), tl.load(top_ps + row)
-        cut, kept = _cut_by_least(logits, vocab_size, largest, temperature, lowest, CHUNK)
-        if (top_k > 0) & (top_k < kept):
-            cut, kept = _cut_by_count(logits, vocab_size, top_k, cut, top, CHUNK)
-        total = _mass(logits, vocab_size, largest, temperature, cut + 1, CHUNK)
-        ties = kept - _count(logits, vocab_size, cut + 1, CHUNK)
-        total += ties * _weight_of(cut, largest, temperature)
-        if top_p < 1:
-            limit = tl.maximum(top_p.to(tl.float64) * total.to(tl.float64), 1.0)
-            cut, total = _cut_by_mass(
-                logits, vocab_size, largest, temperature, limit, cut, top, total, CHUNK
-            )
-        u = _uniform(tl.load(seeds + row), tl.load(positions + row), tl.load(choices + row))
-        drawn = tl.minimum((u * total.to(tl.float64)).to(tl.int64), total - 1)
-        key, above = _find(logits, vocab_size, largest, temperature, drawn + 1, cut, top, CHUNK)
-        rank = (drawn - above) // _weight_of(key, largest, temperature)
-        tl.store(chosen + row, _token_at(logits, vocab_size, key, rank, CHUNK))
-
-
-@triton.jit
-def _chunk(logits, vocab_size, start, CHUNK: tl.constexpr):
-    """Load (ids, logits, keys i64, which are real) of up to CHUNK tokens."""
-    ids = start + tl.arange(0, CHUNK)
+def _find_peaks(adjusted, peaks, vocab_size, SLICE: tl.constexpr):
+    """Find a slice's largest logit and the lowest id that has it: one number, the key above."""
+    row, piece = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    ids = piece * SLICE + tl.arange(0, SLICE)
     is_token = ids < vocab_size
-    x = tl.load(logits + ids, mask=is_token, other=float("-inf"))
-    return ids, x, sortable(x).to(tl.int64), is_token
+    x = tl.load(adjusted + row * vocab_size + ids, mask=is_token, other=float("-inf"))
+    pairs = (sortable(x).to(tl.int64) << 32) + (-ids + _HIGHEST_ID)
+    peak = tl.max(tl.where(is_token, pairs, _LEAST_PEAK), axis=0)
+    tl.store(peaks + row * tl.num_programs(1) + piece, peak)
 
 
 @triton.jit
-def _largest(logits, vocab_size, CHUNK: tl.constexpr):
-    largest = tl.full([CHUNK], float("-inf"), tl.float32)
-    for start in range(0, vocab_size, CHUNK):
-        _, x, _, _ = _chunk(logits, vocab_size, start, CHUNK)
-        largest = tl.maximum(largest, x)
-    return tl.max(largest, axis=0)
+def _take_peaks(peaks, largests, chosen, slices, SLICES: tl.constexpr):
+    """Take the largest logit of a row, and its token, as if it were greedy."""
+    row, piece = tl.program_id(0), tl.arange(0, SLICES)
+    peak = tl.max(
+        tl.load(peaks + row * slices + piece, mask=piece < slices, other=_LEAST_PEAK), axis=0
+    )
+    largest = logit_of(peak >> 32)
+    tl.store(largests + row, largest)
+    token = -(peak & 0xFFFFFFFF) + _HIGHEST_ID
+    tl.store(chosen + row, tl.where(largest == float("-inf"), -1, token).to(tl.int32))
 
 
 @triton.jit
-def _weights(x, largest, temperature):
-    """Return fixed-point weights i64 of logits, as `sampling.weights`."""
-    e = exp_f32(tl.div_rn(x - largest, tl.zeros_like(x) + temperature))
-    return ((e.to(tl.float64) * _WEIGHT_ONE + _TO_INTEGER) - _TO_INTEGER).to(tl.int64)
+def _fill_bins(
+    adjusted, largests, temperatures, lowests, binned, counts, masses, vocab_size,
+    SLICE: tl.constexpr, BINS: tl.constexpr,
+):  # fmt: skip
+    """Bin a slice's tokens, count them, and sum their weights."""
+    row, piece = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    largest, temperature = tl.load(largests + row), tl.load(temperatures + row)
+    if (temperature < _GREEDY) | (largest == float("-inf")):
+        return
+    ids = piece * SLICE + tl.arange(0, SLICE)
+    logits = tl.load(adjusted + row * vocab_size + ids, mask=ids < vocab_size, other=float("-inf"))
+    bins = bins_of(logits, ids < vocab_size, largest, temperature, tl.load(lowests + row), BINS)
+    tl.store(binned + row * vocab_size + ids, bins.to(tl.uint8), mask=ids < vocab_size)
+    at = (row * tl.num_programs(1) + piece) * BINS
+    tl.store(counts + at + tl.arange(0, BINS), tl.histogram(bins, BINS))
+    weights = weights_of(logits, largest, temperature)
+    for b in tl.static_range(BINS - 1):
+        tl.store(masses + at + b, tl.sum(tl.where(bins == b, weights, 0), axis=0))
 
 
 @triton.jit
-def _weight_of(key, largest, temperature):
-    """Return the weight of a logit that has this key."""
-    bits = (tl.full([1], 0, tl.int64) + key).to(tl.int32)
-    x = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.float32, bitcast=True)
-    return tl.max(_weights(x, largest, temperature), axis=0)
+def _sum_bins(
+    largests, temperatures, top_ks, top_ps, seeds, positions, choices, counts, masses,
+    running_counts, running_masses, totals, stages, limits, slices,
+    SLICES: tl.constexpr, BINS: tl.constexpr,
+):  # fmt: skip
+    """Sum bins over slices and from the largest logit on; leave in `counts` where a slice's tokens
+    of a bin begin among all; aim at a row's first search."""
+    row = tl.program_id(0).to(tl.int64)
+    tl.store(stages + row, _NONE)
+    if (tl.load(temperatures + row) < _GREEDY) | (tl.load(largests + row) == float("-inf")):
+        return
+    b, piece = tl.arange(0, BINS), tl.arange(0, SLICES)[:, None]
+    at = (row * slices + piece) * BINS + b[None]
+    count = tl.load(counts + at, mask=(piece < slices) & (b < BINS - 1)[None], other=0)
+    tl.store(counts + at, tl.cumsum(count, axis=0) - count, mask=piece < slices)
+    mass = tl.load(masses + at, mask=(piece < slices) & (b < BINS - 1)[None], other=0)
+    mass = tl.sum(mass, axis=0)
+    kept = tl.sum(count, axis=0).to(tl.int64)
+    tl.store(running_counts + row * BINS + b, tl.cumsum(kept, axis=0))
+    tl.store(running_masses + row * BINS + b, tl.cumsum(mass, axis=0))
+    total, top_k = tl.sum(mass, axis=0), tl.load(top_ks + row).to(tl.int64)
+    if (top_k > 0) & (top_k < tl.sum(kept, axis=0)):
+        tl.store(stages + row, _COUNT)
+        tl.store(limits + row, top_k)
+    else:
+        _aim(row, total, top_ps, seeds, positions, choices, totals, stages, limits, True)
 
 
 @triton.jit
-def _mass(logits, vocab_size, largest, temperature, key, CHUNK: tl.constexpr):
-    """Sum the weights of all tokens whose key is `key` or more."""
-    total = tl.zeros([CHUNK], tl.int64)
-    for start in range(0, vocab_size, CHUNK):
-        _, x, keys, is_token = _chunk(logits, vocab_size, start, CHUNK)
-        total += tl.where(is_token & (keys >= key), _weights(x, largest, temperature), 0)
-    return tl.sum(total, axis=0)
-
-
-@triton.jit
-def _count(logits, vocab_size, key, CHUNK: tl.constexpr):
-    """Count the tokens whose key is `key` or more."""
-    total = tl.zeros([CHUNK], tl.int32)
-    for start in range(0, vocab_size, CHUNK):
-        _, _, keys, is_token = _chunk(logits, vocab_size, start, CHUNK)
-        total += (is_token & (keys >= key)).to(tl.int32)
-    return tl.sum(total, axis=0).to(tl.int64)
-
-
-@triton.jit
-def _cut_by_least(logits, vocab_size, largest, temperature, lowest, CHUNK: tl.constexpr):
-    """Cut by min_p: (least key, count) of the tokens with x >= lowest."""
-    least = tl.full([CHUNK], 0x7FFFFFFF, tl.int64)
-    kept = tl.zeros([CHUNK], tl.int32)
-    for start in range(0, vocab_size, CHUNK):
-        _, x, keys, is_token = _chunk(logits, vocab_size, start, CHUNK)
-        is_kept = is_token & (tl.div_rn(x - largest, tl.zeros_like(x) + temperature) >= lowest)
-        least = tl.minimum(least, tl.where(is_kept, keys, 0x7FFFFFFF))
-        kept += is_kept.to(tl.int32)
-    return tl.min(least, axis=0), tl.sum(kept, axis=0).to(tl.int64)
-
-
-@triton.jit
-def _cut_by_count(logits, vocab_size, count, least, top, CHUNK: tl.constexpr):
-    """Cut by top_k: (least key, count) of the first `count` tokens, which are at least `least`."""
-    low, high = least, top + 1
-    while low + 1 < high:
-        middle = low + (high - low) // 2
-        if _count(logits, vocab_size, middle, CHUNK) >= count:
-            low = middle
-        else:
-            high = middle
-    return low, count.to(tl.int64)
-
-
-@triton.jit
-def _cut_by_mass(
-    logits, vocab_size, largest, temperature, limit, least, top, total, CHUNK: tl.constexpr
+def _aim(
+    row, total, top_ps, seeds, positions, choices, totals, stages, limits, MAY_CUT: tl.constexpr
 ):
-    """Cut by top_p: (least key, weight) of the shortest prefix that weighs `limit` or more.
-
-    The whole prefix ends at `least` and weighs `total`.
-    """
-    key, above = _find(logits, vocab_size, largest, temperature, limit, least, top, CHUNK)
-    weight = _weight_of(key, largest, temperature)
-    mass = above + weight
-    ties = (limit - mass.to(tl.float64)) / weight.to(tl.float64)
-    mass += tl.maximum(ties.to(tl.int64) - 1, 0) * weight  # near the limit, and below it
-    while mass.to(tl.float64) < limit:
-        mass += weight
-    return key, tl.minimum(mass, total)
+    """Aim at the next search of a row of which tokens of this weight are left."""
+    tl.store(totals + row, total)
+    top_p = tl.load(top_ps + row).to(tl.float64)
+    if MAY_CUT & (top_p < 1):
+        tl.store(stages + row, _MASS)
+        limit = tl.maximum(top_p * total.to(tl.float64), 1.0)
+        least = tl.ceil(limit).to(tl.int64)  # that is `limit` or more as a float64
+        while (least - 1).to(tl.float64) >= limit:
+            least -= 1
+        tl.store(limits + row, least)
+    else:
+        tl.store(stages + row, _DRAW)
+        u = uniform(tl.load(seeds + row), tl.load(positions + row), tl.load(choices + row))
+        tl.store(limits + row, tl.minimum((u * total.to(tl.float64)).to(tl.int64), total - 1) + 1)
 
 
 @triton.jit
-def _find(logits, vocab_size, largest, temperature, limit, least, top, CHUNK: tl.constexpr):
-    """Find the key at which the running sum reaches `limit`, and the weight above it.
+def _gather(
+    adjusted, binned, starts, running_counts, running_masses, stages, limits, found, found_ids,
+    vocab_size,
+    SEARCH: tl.constexpr, ROOM: tl.constexpr, SLICE: tl.constexpr, BINS: tl.constexpr,
+):  # fmt: skip
+    """Gather a slice's tokens of the bin that the limit is in, by ascending id."""
+    row, piece = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    if tl.load(stages + row) != SEARCH:
+        return
+    wanted, size, _, _ = _wanted_bin(row, running_counts, running_masses, limits, SEARCH, BINS)
+    if size > ROOM:
+        return
+    ids = piece * SLICE + tl.arange(0, SLICE)
+    bins = tl.load(binned + row * vocab_size + ids, mask=ids < vocab_size, other=BINS - 1)
+    is_wanted = bins.to(tl.int32) == wanted
+    logits = tl.load(adjusted + row * vocab_size + ids, mask=is_wanted, other=0.0)
+    start = tl.load(starts + (row * tl.num_programs(1) + piece) * BINS + wanted)
+    at = row * ROOM + start + tl.cumsum(is_wanted.to(tl.int32), axis=0) - 1
+    tl.store(found + at, logits, mask=is_wanted)
+    tl.store(found_ids + at, ids, mask=is_wanted)
 
-    The prefix ends at `least`, so that tokens of that key need not all belong to it.
-    """
-    low, high, above = least, top + 1, tl.zeros_like(least)
+
+@triton.jit
+def _settle(
+    adjusted, largests, temperatures, top_ks, top_ps, seeds, positions, choices,
+    running_counts, running_masses, totals, stages, limits, found, found_ids, found_weights,
+    chosen, vocab_size,
+    SEARCH: tl.constexpr, ROOM: tl.constexpr, CHUNK: tl.constexpr, BINS: tl.constexpr,
+):  # fmt: skip
+    """Settle a search: the weight that its cut leaves, and the next search; or the token."""
+    row = tl.program_id(0).to(tl.int64)
+    if tl.load(stages + row) != SEARCH:
+        return
+    largest, temperature = tl.load(largests + row), tl.load(temperatures + row)
+    _, size, before, above = _wanted_bin(row, running_counts, running_masses, limits, SEARCH, BINS)
+    limit, is_found = tl.load(limits + row), size <= ROOM
+    weights = found_weights + row * ROOM
+    if is_found:
+        logits = found + row * ROOM
+        if SEARCH != _COUNT:
+            weigh(logits, size, largest, temperature, weights, CHUNK)
+    else:
+        logits = adjusted + row * vocab_size
+        size, before, above = tl.zeros_like(size) + vocab_size, before * 0, above * 0
+    low, high = bounds_of(logits, size, CHUNK)
+    beyond = before if SEARCH == _COUNT else above  # what is less than `high` away from the limit
+    base = beyond
     while low + 1 < high:
         middle = low + (high - low) // 2
-        mass = _mass(logits, vocab_size, largest, temperature, middle, CHUNK)
-        if mass.to(limit.dtype) >= limit:
+        if SEARCH == _COUNT:
+            reached = base + count_from(logits, size, middle, CHUNK)
+        else:
+            reached = base + mass_from(
+                logits, weights, size, is_found, largest, temperature, middle, CHUNK
+            )
+        if reached >= limit:
             low = middle
         else:
-            high, above = middle, mass
-    return low, above
+            high, beyond = middle, reached
+    weight = weight_of(low, largest, temperature)
+    if SEARCH == _COUNT:
+        above += mass_from(logits, weights, size, False, largest, temperature, low + 1, CHUNK)
+        total = above + (limit - beyond) * weight
+        _aim(row, total, top_ps, seeds, positions, choices, totals, stages, limits, True)
+    elif SEARCH == _MASS:
+        ties = (limit - beyond + weight - 1) // weight
+        total = tl.minimum(beyond + ties * weight, tl.load(totals + row))
+        _aim(row, total, top_ps, seeds, positions, choices, totals, stages, limits, False)
+    else:
+        rank = (limit - 1 - beyond) // weight
+        names = found_ids + row * ROOM
+        token = token_at(logits, names, size, is_found, low, rank, CHUNK)
+        tl.store(chosen + row, token)
 
 
 @triton.jit
-def _token_at(logits, vocab_size, key, rank, CHUNK: tl.constexpr):
-    """Return the id of the token number `rank`, counted from 0, among those of one key."""
-    token, seen = -1, tl.zeros([], tl.int32)
-    for start in range(0, vocab_size, CHUNK):
-        ids, _, keys, is_token = _chunk(logits, vocab_size, start, CHUNK)
-        is_tie = is_token & (keys == key)
-        order = seen + tl.cumsum(is_tie.to(tl.int32), axis=0) - 1
-        token = tl.maximum(token, tl.max(tl.where(is_tie & (order == rank), ids, -1), axis=0))
-        seen += tl.sum(is_tie.to(tl.int32), axis=0)
-    return token
-
-
-@triton.jit
-def _uniform(seed, position, choice):
-    """Compute `exact_math.uniform`: Philox4x32-10 of (position, choice), keyed by the seed."""
-    low, high = (position & 0xFFFFFFFF).to(tl.uint32), (position >> 32).to(tl.uint32)
-    zero = tl.zeros_like(low)
-    w0, w1, _, _ = tl.philox(seed, low, high, choice.to(tl.uint32), zero)
-    bits = (w0.to(tl.int64) << 20) | (w1 >> 12).to(tl.int64)
-    return (bits.to(tl.float64) + 0.5) * 2.220446049250313e-16  # 2^-52
+def _wanted_bin(
+    row, running_counts, running_masses, limits, SEARCH: tl.constexpr, BINS: tl.constexpr
+):
+    """Return the bin in which a limit falls, its tokens, how many come before, and their weight."""
+    b, limit = tl.arange(0, BINS), tl.load(limits + row)
+    counts = tl.load(running_counts + row * BINS + b)
+    masses = tl.load(running_masses + row * BINS + b)
+    running = counts if SEARCH == _COUNT else masses
+    wanted = tl.sum((running < limit).to(tl.int32), axis=0)
+    before = tl.sum(tl.where(b == wanted - 1, counts, 0), axis=0)
+    above = tl.sum(tl.where(b == wanted - 1, masses, 0), axis=0)
+    return wanted, tl.sum(tl.where(b == wanted, counts, 0), axis=0) - before, before, above

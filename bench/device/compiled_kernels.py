@@ -1,18 +1,23 @@
-"""`python -m tests.core.triton.compile_triton 90`: compile Triton's kernels for capability 9.0.
+"""Triton's kernels compiled for a GPU that is not there, and what they take of it.
 
 The interpreter checks what kernels mean, not that they compile; a compiler needs no GPU. Kernels
 are launched as the runner does, in bfloat16 and the shapes of Llama-3.1-8B, over a driver that
-stands for the GPU and launches nothing. Tells one line for each: name, bytes of shared memory.
-With `--few`, decoding's kernels alone; with `--all`, variants of all: float32, KV in 8 bits,
-windows, tiles of every size.
+stands for the GPU and launches nothing.
 """
 
 from __future__ import annotations
 
-import sys
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import torch
+import triton.backends.nvidia as nvidia
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver, jit
@@ -24,6 +29,7 @@ from skerry_core.kernels.torch.quantized import (
     QuantizedMatrix,
     narrowed,
 )
+from skerry_core.kernels.torch.torch_sampling import COUNT, DRAW, MASS
 from skerry_core.kernels.triton import attention as triton_attention
 from skerry_core.kernels.triton import blocks as triton_blocks
 from skerry_core.kernels.triton import matmul as triton_matmul
@@ -31,6 +37,22 @@ from skerry_core.kernels.triton import triton_ops, triton_sampling
 
 HEADS, KV_HEADS, WIDTH, HIDDEN, VOCAB = 32, 8, 128, 4096, 128_256
 TOKENS, NUM_BLOCKS = 16, 4
+
+_OBJDUMP = Path(nvidia.__file__).parent / "bin" / "cuobjdump"  # Triton brings it, beside ptxas
+_USAGE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)")
+_INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+\S", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a compiled kernel takes."""
+
+    kernel: str
+    variant: str  # what it was launched for
+    registers: int  # of a thread
+    spilled: int  # bytes of a thread that no register holds
+    shared: int  # bytes of a program
+    instructions: int  # in all, taken or not
 
 
 class Absent:
@@ -49,32 +71,74 @@ class Absent:
         return 0
 
 
-def main(capability: int, options: list[str]) -> None:
+@contextmanager
+def _compiling(capability: int, compiled: Callable[[Any], None]) -> Generator[None]:
+    """Have launches compile for a capability, and hand over what they give."""
     cast(Any, driver).set_active(Absent(capability))
     function: Any = jit.JITFunction
     run = function.run
 
     def compile_only(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
-        compiled = run(kernel, *args, grid=grid, warmup=True, **options)
-        assert compiled.asm["cubin"]
-        sys.stdout.write(f"{kernel.fn.__name__} {compiled.metadata.shared}\n")
-        return compiled
+        result = run(kernel, *args, grid=grid, warmup=True, **options)
+        compiled(result)
+        return result
 
     function.run = compile_only
-    if "--few" in options:
-        launch_attention(torch.bfloat16, is_decode=True)
-        return
-    launch_attention(torch.bfloat16)
-    launch_operations(torch.bfloat16, (1,))
-    launch_sampling()
-    if "--all" in options:
-        launch_attention(torch.bfloat16, window=4096, is_normed=True)
-        launch_attention(torch.float32)
-        launch_operations(torch.float32, (1, 32, 64))
-        launch_attention(torch.bfloat16, narrow="int8")
-        if capability >= 10 * FP8_CAPABILITY[0] + FP8_CAPABILITY[1]:
-            launch_attention(torch.bfloat16, narrow="fp8")
-            launch_fp8_products()
+    try:
+        yield
+    finally:
+        function.run = run
+
+
+def usages(capability: int, variants: list[str] | None = None) -> Iterator[Usage]:
+    """Compile the kernels of these variants, or of all that a capability has."""
+    launches = launches_of(capability)
+    for variant in variants or launches:
+        found: list[Any] = []
+        with _compiling(capability, found.append):
+            launches[variant]()
+        seen = set[bytes]()
+        for compiled in found:
+            if (cubin := compiled.asm["cubin"]) not in seen:
+                seen.add(cubin)
+                yield _usage(compiled, variant)
+
+
+def _usage(compiled: Any, variant: str) -> Usage:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compiled.asm["cubin"])
+        file.flush()
+
+        def dump(what: str) -> str:
+            command = [str(_OBJDUMP), what, file.name]
+            return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+        usage, code = _USAGE.search(dump("-res-usage")), dump("-sass")
+    assert usage is not None
+    registers, stack, local = map(int, usage.groups())
+    count = len(_INSTRUCTION.findall(code))
+    return Usage(
+        compiled.metadata.name, variant, registers, stack + local, compiled.metadata.shared, count
+    )
+
+
+def launches_of(capability: int) -> dict[str, Callable[[], None]]:
+    """Return what launches each variant's kernels."""
+    half, single = torch.bfloat16, torch.float32
+    launches: dict[str, Callable[[], None]] = {
+        "decode": lambda: launch_attention(half, is_decode=True),
+        "attention": lambda: launch_attention(half),
+        "operations": lambda: launch_operations(half, (1,)),
+        "sampling": launch_sampling,
+        "windows and norms": lambda: launch_attention(half, window=4096, is_normed=True),
+        "float32": lambda: launch_attention(single),
+        "operations, float32": lambda: launch_operations(single, (1, 32, 64)),
+        "KV in int8": lambda: launch_attention(half, narrow="int8"),
+    }
+    if capability >= 10 * FP8_CAPABILITY[0] + FP8_CAPABILITY[1]:
+        launches["KV in fp8"] = lambda: launch_attention(half, narrow="fp8")
+        launches["weights in fp8"] = launch_fp8_products
+    return launches
 
 
 def ints(*shape: int) -> Tensor:
@@ -133,9 +197,6 @@ def launch_fp8_products() -> None:
 def launch_sampling() -> None:
     floats, longs = torch.zeros(2), torch.zeros(2, dtype=torch.int64)
     triton_sampling.choose(
-        torch.zeros(2, VOCAB), floats, floats, ints(2), floats, longs, longs, ints(2)
-    )
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2:])
+        torch.zeros(2, VOCAB), floats, floats, ints(2), floats, longs, longs, ints(2),
+        searches=(COUNT, MASS, DRAW),
+    )  # fmt: skip

@@ -1,0 +1,91 @@
+"""`python -m bench.gpu_aot [90]`: what Triton's kernels take of a GPU, without one.
+
+Compiles every kernel for a compute capability, as the runner launches it for Llama-3.1-8B, and
+prints registers, bytes that do not fit into them, shared memory and instructions. Fails when one
+spills, or has more instructions than its budget: then it would be slower than when it was last
+looked at, and only a GPU could say by how much.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from rich.console import Console
+from rich.table import Table
+
+SHARED_MEMORY = {80: 163 << 10, 90: 227 << 10}  # bytes a program may have, CUDA C programming guide
+BUDGETS = {
+    "decode": {
+        "_rotate_and_store": 296, "_attend_split": 872, "_merge_splits": 296,
+    },
+    "attention": {
+        "_rotate_and_store": 296, "_attend_split": 872, "_merge_splits": 296,
+        "_attend_whole": 1456, "_copy": 216, "_sum": 208,
+    },
+    "operations": {
+        "_norm": 272, "_swiglu": 176, "_product": 368, "_product_4": 672, "_product_8": 664,
+    },
+    "sampling": {
+        "_find_peaks": 456, "_take_peaks": 72, "_fill_bins": 5160, "_sum_bins": 472,
+        "_gather": 1408, "_settle": 4240,
+    },
+    "windows and norms": {
+        "_rotate_and_store": 680, "_attend_split": 936, "_merge_splits": 304,
+        "_attend_whole": 1600, "_copy": 216, "_sum": 208,
+    },
+    "KV in int8": {
+        "_rotate_and_store": 512, "_attend_split": 1416, "_merge_splits": 296,
+        "_attend_whole": 1728, "_copy": 328, "_sum": 208,
+    },
+    "KV in fp8": {
+        "_rotate_and_store": 480, "_attend_split": 1368, "_merge_splits": 296,
+        "_attend_whole": 1728, "_copy": 328, "_sum": 208,
+    },
+    "weights in fp8": {
+        "_product_8": 552, "_product_fp8": 760,
+    },
+}  # fmt: skip
+"""Instructions of a kernel by what it is launched for, as Triton 3.7 compiles it for 9.0. What is
+launched in float32 has none: it may spill, since nothing is served so."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.gpu_aot", description=__doc__)
+    parser.add_argument("capability", nargs="?", type=int, default=90, choices=SHARED_MEMORY)
+    parser.add_argument("--only", metavar="VARIANT", nargs="+", help="of these variants")
+    parser.add_argument(
+        "--margin", type=float, default=1.1, help="times its budget that a kernel may have"
+    )
+    options = parser.parse_args(arguments)
+    os.environ["TRITON_INTERPRET"] = "0"  # before Triton is imported
+    from bench.device.compiled_kernels import usages
+
+    table = Table(title=f"compute capability {options.capability / 10:.1f}")
+    for column in ("variant", "kernel", "registers", "spilled", "shared", "instructions", "budget"):
+        table.add_column(column, justify="left" if column in ("variant", "kernel") else "right")
+    faults = []
+    for usage in usages(options.capability, options.only):
+        name = f"{usage.kernel} ({usage.variant})"
+        budget = BUDGETS.get(usage.variant, {}).get(usage.kernel)
+        if usage.spilled and "float32" not in usage.variant:
+            faults.append(f"{name} spills {usage.spilled} bytes")
+        if usage.shared > SHARED_MEMORY[options.capability]:
+            faults.append(f"{name} needs {usage.shared} bytes of shared memory")
+        if options.capability != 90:
+            budget = None
+        if budget is not None and usage.instructions > options.margin * budget:
+            faults.append(f"{name} has {usage.instructions} instructions, its budget is {budget}")
+        table.add_row(
+            usage.variant, usage.kernel, *map(str, (usage.registers, usage.spilled, usage.shared)),
+            str(usage.instructions), "" if budget is None else str(budget),
+        )  # fmt: skip
+    console = Console(width=110)
+    console.print(table)
+    console.print(*faults, sep="\n")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
