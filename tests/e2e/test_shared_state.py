@@ -1,4 +1,4 @@
-"""Edges of two homes, as on two machines, count one account of money on NATS servers."""
+"""Edges of two homes, as on two machines, that share what they keep on NATS servers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from tests.e2e.command import MODEL, new_home
 from tests.e2e.test_nats import Machine
@@ -26,28 +27,38 @@ CAP = 0.000_02  # US$
 LONGEST = 16  # tokens
 
 
+class TwoHomes:
+    """Edges of two homes with one account, a node of the first, and NATS servers for both."""
+
+    def __init__(self, folder: Path, model: ModelFiles, servers: NatsCluster, *cap: str) -> None:
+        key, registry = secrets.token_bytes(32), servers.url.partition("?")[0]
+        self.one, self.other = (
+            replace(new_home(folder / name, model), state=servers.url) for name in ("a", "b")
+        )
+        made = self.one("tokens", "create", "--account", "new", *cap)
+        self.token = made.stdout.strip()
+        account = re.search(r"of account ([0-9a-f]{32})", made.stderr)
+        assert account is not None, made.stderr
+        self.account = account[1]
+        for name in ("tokens.json", "secret"):
+            if (self.one.home / name).exists():
+                shutil.copy(self.one.home / name, self.other.home / name)
+        self.node = Machine(
+            self.one, registry, key, "node", "--id", "n-1", "--model", MODEL, "--runner", "toy",
+            "--address", "tcp:127.0.0.1:0",
+        )  # fmt: skip
+        self.node.ready_at()
+        self.edges = [
+            Machine(each, registry, key, "edge", "--id", f"e-{i}", "--model", MODEL, "--port", "0")
+            for i, each in enumerate((self.one, self.other))
+        ]
+        self.urls = [edge.ready_at() for edge in self.edges]
+
+
 def test_a_cap_holds_over_edges_of_two_homes(
     tmp_path: Path, default_model: ModelFiles, servers: NatsCluster
 ) -> None:
-    key, registry = secrets.token_bytes(32), servers.url.partition("?")[0]
-    homes = [tmp_path / name for name in ("a", "b")]
-    one, other = (
-        replace(new_home(home, default_model), state=servers.url) for home in homes
-    )  # fmt: skip
-    made = one("tokens", "create", "--account", "new", "--per-day", f"{CAP:.6f}")
-    token = made.stdout.strip()
-    account = re.search(r"of account ([0-9a-f]{32})", made.stderr)
-    assert account is not None, made.stderr
-    shutil.copy(one.home / "tokens.json", other.home / "tokens.json")
-    node = Machine(
-        one, registry, key,
-        "node", "--id", "n-1", "--model", MODEL, "--runner", "toy", "--address", "tcp:127.0.0.1:0",
-    )  # fmt: skip
-    node.ready_at()
-    edges = [
-        Machine(each, registry, key, "edge", "--id", f"e-{i}", "--model", MODEL, "--port", "0")
-        for i, each in enumerate((one, other))
-    ]
+    homes = TwoHomes(tmp_path, default_model, servers, "--per-day", f"{CAP:.6f}")
     price, spent = Catalog.load().resolve(MODEL).price, 0.0
 
     def dollars(usage: dict[str, Any]) -> float:
@@ -57,7 +68,7 @@ def test_a_cap_holds_over_edges_of_two_homes(
         return cost / 1e6
 
     clients = [
-        AI(base_url=edge.ready_at(), account_id=account[1], api_token=token) for edge in edges
+        AI(base_url=url, account_id=homes.account, api_token=homes.token) for url in homes.urls
     ]
     refused = [0, 0]
     while min(refused) < 3:
@@ -71,15 +82,67 @@ def test_a_cap_holds_over_edges_of_two_homes(
                 spent += dollars(usage)
     most = (64 * price.prompt + LONGEST * price.output) / 1e6
     assert CAP - 2 * most < spent <= CAP
-    for edge in edges:
+    for edge in homes.edges:
         edge.stop()
-    told = re.search(r"\[US\$ ([0-9.e-]+) of 2e-05 this day\]", other("tokens", "list").stdout)
+    told = re.search(
+        r"\[US\$ ([0-9.e-]+) of 2e-05 this day\]", homes.other("tokens", "list").stdout
+    )
     assert told is not None
     assert float(told[1]) == pytest.approx(spent, rel=1e-4)
-    assert not (one.home / "spending.db").exists()
+    assert not (homes.one.home / "spending.db").exists()
     for ai in clients:
         ai.close()
-    node.stop()
+    homes.node.stop()
+
+
+def test_a_conversation_goes_on_at_an_edge_of_another_home(
+    tmp_path: Path, default_model: ModelFiles, servers: NatsCluster
+) -> None:
+    homes = TwoHomes(tmp_path, default_model, servers)
+    clients = [
+        httpx.Client(
+            base_url=f"{url}/client/v4/accounts/{homes.account}/ai/v1/",
+            headers={"authorization": f"Bearer {homes.token}"},
+            timeout=60,
+        )
+        for url in homes.urls
+    ]
+
+    def respond(edge: int, text: str, previous: str | None = None) -> dict[str, Any]:
+        body = {"model": MODEL, "input": text, "max_output_tokens": 4, "temperature": 0}
+        reply = clients[edge].post("responses", json=body | {"previous_response_id": previous})
+        assert reply.status_code == 200, reply.text
+        return dict(reply.json())
+
+    previous, prompts = None, []
+    for turn in range(6):
+        answer = respond(turn % 2, f"Turn {turn}.", previous)
+        previous = answer["id"]
+        prompts.append(answer["usage"]["input_tokens"])
+        found = clients[1 - turn % 2].get(f"responses/{previous}")
+        assert found.status_code == 200
+        assert found.json() == answer
+    assert prompts == sorted(set(prompts)), "each turn has all before it"
+    retries = [
+        client.post(
+            "chat/completions",
+            json={"model": MODEL, "messages": [{"role": "user", "content": "x"}], "max_tokens": 4},
+            headers={"idempotency-key": "k"},
+        ).json()["choices"]
+        for client in clients
+    ]
+    assert retries[0] == retries[1]
+    other = {"model": MODEL, "messages": [{"role": "user", "content": "y"}], "max_tokens": 4}
+    refused = clients[1].post("chat/completions", json=other, headers={"idempotency-key": "k"})
+    assert refused.status_code == 422
+    assert clients[0].delete(f"responses/{previous}").status_code == 200
+    assert clients[1].get(f"responses/{previous}").status_code == 404
+    for name in ("responses.db", "idempotency.db"):
+        assert not (homes.one.home / name).exists()
+    for client in clients:
+        client.close()
+    for machine in (*homes.edges, homes.node):
+        machine.stop()
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from skerry_cli.home.parts import (
     load_encoder_texts,
     load_texts,
     open_batches,
+    open_responses,
     open_stores,
 )
 from skerry_cli.home.shared_state import opened_state
@@ -29,7 +30,6 @@ from skerry_cli.logs import logs_prompts
 from skerry_edge.gate.oidc.logins import Logins
 from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.generation.edge import Edge
-from skerry_edge.ledger.responses_store import ResponseStore
 from skerry_edge.telemetry.otlp import OTLPNotInstalled, is_configured, open_exporter
 from skerry_edge.telemetry.trace_store import TraceStore
 from skerry_edge.telemetry.tracing import TraceRecord
@@ -93,14 +93,16 @@ async def assembled(
 
     While entered it follows the files of its home. `more` is for `Edge`. Raises `CannotStart`.
     """
-    stores, config = open_stores(home, id), read_config(home)
+    config = read_config(home)
     platform = "" if config is None else config.account_id
     logins = Logins(platform)
-    journal = stores.journal
     async with (
         exporting(id, region) as export,
         opened_state(home, os.environ, id) as state,
-        configured(
+    ):
+        stores = open_stores(home, id, state)
+        journal = stores.journal
+        async with configured(
             home,
             offer.catalog,
             tokens,
@@ -110,30 +112,29 @@ async def assembled(
             certificate=front.certificate,
             unwritten=lambda: 0.0 if journal is None else journal.seconds_unwritten,
             state=state,
-        ) as admission,
-    ):
-        yield Edge(
-            catalog=offer.catalog,
-            texts=offer.texts,
-            encoders=offer.encoders,
-            left_out={each.model: each.reason for each in offer.left_out},
-            region=client,
-            tokens=tokens,
-            logins=logins,
-            platform=platform,
-            admission=admission,
-            secret=secret(home),
-            limits=front.limits,
-            responses=ResponseStore(home.responses),
-            batches=open_batches(home),
-            stores=stores,
-            hosts=hosts | edge_hosts(),
-            cors_origins=cors_origins(),
-            traces=TraceStore(id),
-            export=export,
-            log_prompts=logs_prompts(),
-            **more,
-        )
+        ) as admission:
+            yield Edge(
+                catalog=offer.catalog,
+                texts=offer.texts,
+                encoders=offer.encoders,
+                left_out={each.model: each.reason for each in offer.left_out},
+                region=client,
+                tokens=tokens,
+                logins=logins,
+                platform=platform,
+                admission=admission,
+                secret=secret(home),
+                limits=front.limits,
+                responses=open_responses(home, state),
+                batches=open_batches(home),
+                stores=stores,
+                hosts=hosts | edge_hosts(),
+                cors_origins=cors_origins(),
+                traces=TraceStore(id),
+                export=export,
+                log_prompts=logs_prompts(),
+                **more,
+            )
 
 
 @contextlib.asynccontextmanager

@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from skerry.errors import SkerryError
 from skerry_cli.home.errors import CannotStart
@@ -24,6 +25,8 @@ from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.http.server import listen
 from skerry_edge.ledger.batches import Batches
 from skerry_edge.ledger.file_store import FileStore
+from skerry_edge.ledger.idempotency import RequestKeys
+from skerry_edge.ledger.responses_store import Responses, ResponseStore
 from skerry_edge.ledger.stores import Stores, cache_ttl_from, keeps_chains
 from skerry_edge.limits import Limits
 from skerry_edge.text.encoder import EncoderText
@@ -44,6 +47,9 @@ from skerry_regions.models.sources import Hub, Progress
 from skerry_regions.models.store import ModelStore
 from skerry_regions.topology.loading import TopologyError, load_topology
 from skerry_regions.topology.spec import Topology
+
+if TYPE_CHECKING:
+    from skerry_regions.drivers.jetstream.connection import JetStream
 
 HOSTS_VARIABLE = "SKERRY_EDGE_HOSTS"
 
@@ -170,7 +176,28 @@ def edge_hosts() -> frozenset[str]:
         raise CannotStart(f"{HOSTS_VARIABLE}: {error}") from None
 
 
-def open_stores(home: Home, edge: str) -> Stores:
+def open_responses(home: Home, state: JetStream | None) -> Responses:
+    """Return where conversations are kept: on `state`'s servers, or in the home."""
+    if state is None:
+        return ResponseStore(home.responses)
+    from skerry_edge.shared.nats_responses import NatsResponses
+    from skerry_regions.drivers.jetstream.stream import KeyedStream
+    from skerry_regions.drivers.jetstream.tables import RESPONSES
+
+    return NatsResponses(KeyedStream(state, RESPONSES, home.zone))
+
+
+def _shared_keys(home: Home, state: JetStream | None) -> RequestKeys | None:
+    if state is None:
+        return None
+    from skerry_edge.shared.nats_keys import NatsKeys
+    from skerry_regions.drivers.jetstream.stream import KeyedStream
+    from skerry_regions.drivers.jetstream.tables import IDEMPOTENCY
+
+    return NatsKeys(KeyedStream(state, IDEMPOTENCY, home.zone))
+
+
+def open_stores(home: Home, edge: str, state: JetStream | None) -> Stores:
     """Return where an edge keeps what it remembers of requests. Raises `CannotStart`."""
     try:
         return Stores.in_folder(
@@ -178,6 +205,7 @@ def open_stores(home: Home, edge: str) -> Stores:
             edge=edge,
             cache_ttl=cache_ttl_from(os.environ),
             keeps_chains=keeps_chains(os.environ),
+            idempotency=_shared_keys(home, state),
         )
     except ValueError as error:
         raise CannotStart(str(error)) from None

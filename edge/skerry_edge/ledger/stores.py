@@ -26,13 +26,20 @@ class Stores:
 
     @classmethod
     def in_folder(
-        cls, folder: Path, *, edge: str, cache_ttl: int | None = None, keeps_chains: bool = True
+        cls,
+        folder: Path,
+        *,
+        edge: str,
+        cache_ttl: int | None = None,
+        keeps_chains: bool = True,
+        idempotency: RequestKeys | None = None,
     ) -> Stores:
-        """Return files that the edges of a zone may share; `edge` is the id of this one."""
+        """Return files that the edges of a zone may share; `edge` is the id of this one. Keys are
+        in one of them, too, unless `idempotency` has them."""
         return cls(
             cache=ResponseCache(folder / "answers.db"),
             cache_ttl=cache_ttl,
-            idempotency=IdempotencyKeys(folder / "idempotency.db"),
+            idempotency=idempotency or IdempotencyKeys(folder / "idempotency.db"),
             journal=UsageJournal(folder / "usage.db", edge=edge, keeps_chains=keeps_chains),
         )
 

@@ -169,11 +169,12 @@ class KeyedStream:
                 case _:
                     raise Unavailable(f"{self.name}: {error}.") from error
 
-    async def delete(self, key: str) -> None:
-        """Remove all messages of a key; `a.>` is all keys below. Those who follow are not told.
-        Raises `Unavailable`."""
+    async def delete(self, key: str, *, keep: int = 0) -> None:
+        """Remove all messages of a key, but for the newest `keep`; `a.>` is all keys below. Those
+        who follow are not told. Raises `Unavailable`."""
+        chosen = {"filter": self.subject(key)} | ({"keep": keep} if keep else {})
         try:
-            await self.jetstream.call(f"STREAM.PURGE.{self.name}", {"filter": self.subject(key)})
+            await self.jetstream.call(f"STREAM.PURGE.{self.name}", chosen)
         except JetStreamError as error:
             raise Unavailable(f"{self.name}: {error}.") from error
 

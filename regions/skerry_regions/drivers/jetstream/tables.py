@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skerry_regions.drivers.jetstream.specs import MIB, StreamSpec
+from skerry_regions.drivers.jetstream.specs import GIB, MIB, StreamSpec
 from skerry_regions.zones import GLOBAL
 
 DAY_SECONDS = 24 * 3600.0
@@ -14,10 +14,25 @@ MONEY = StreamSpec(
     max_age_seconds=70 * DAY_SECONDS,  # since it was last written: all its periods are over
     is_durable=True,
 )
+RESPONSES = StreamSpec(
+    table="responses",  # TENANT.ID: an answer and its conversation; TENANT.ID.N: a piece of it
+    max_bytes=GIB,
+    max_message_bytes=320 * 1024,
+    max_age_seconds=DAY_SECONDS,
+    discard="old",
+    is_immutable=True,
+)
+IDEMPOTENCY = StreamSpec(
+    table="idempotency",  # TENANT.DIGEST: a key's first request
+    max_bytes=256 * MIB,
+    max_message_bytes=16 * 1024,
+    max_age_seconds=DAY_SECONDS,
+    discard="old",
+)
 
 OF_PLATFORM = (MONEY,)
 """Streams of which a platform has one each, in the zone `global`: they have no content."""
-OF_ZONE: tuple[StreamSpec, ...] = ()
+OF_ZONE = (RESPONSES, IDEMPOTENCY)
 """Streams that every zone has."""
 
 
