@@ -2,6 +2,7 @@
 
 Compiles every kernel for a compute capability, as the runner launches it for Llama-3.1-8B, and
 prints registers, bytes that do not fit into them, shared memory and instructions. Fails when one
+needs more shared memory than there is; at 9.0, which the kernels are written for, also when one
 spills, or has more instructions than its budget: then it would be slower than when it was last
 looked at, and only a GPU could say by how much.
 """
@@ -68,13 +69,12 @@ def main(arguments: list[str] | None = None) -> int:
     faults = []
     for usage in usages(options.capability, options.only):
         name = f"{usage.kernel} ({usage.variant})"
-        budget = BUDGETS.get(usage.variant, {}).get(usage.kernel)
-        if usage.spilled and "float32" not in usage.variant:
+        is_judged = options.capability == 90 and "float32" not in usage.variant
+        budget = BUDGETS.get(usage.variant, {}).get(usage.kernel) if is_judged else None
+        if usage.spilled and is_judged:
             faults.append(f"{name} spills {usage.spilled} bytes")
         if usage.shared > SHARED_MEMORY[options.capability]:
             faults.append(f"{name} needs {usage.shared} bytes of shared memory")
-        if options.capability != 90:
-            budget = None
         if budget is not None and usage.instructions > options.margin * budget:
             faults.append(f"{name} has {usage.instructions} instructions, its budget is {budget}")
         table.add_row(

@@ -18,6 +18,8 @@ from bench.device.random_weights import random_weights
 
 from skerry_core.runners.torch_gpu import TorchRunner
 
+pytestmark = pytest.mark.triton
+
 
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from skerry_core.batch import ForwardBatch
 from skerry_core.runners.torch_gpu import TorchRunner
 
+pytestmark = pytest.mark.triton
+
 pytest.importorskip("triton")
 
 _WAITING = {"_local_scalar_dense", "equal", "is_nonzero", "masked_select", "nonzero", "unique_dim"}

@@ -29,6 +29,8 @@ from skerry_core.kernels.triton.attention import (
     tile_tokens,
 )
 
+pytestmark = [pytest.mark.gpu, pytest.mark.triton]
+
 
 def put(values: Sequence[int] | np.ndarray[Any, Any]) -> Tensor:
     return torch.from_numpy(np.array(values, np.int32)).to(DEVICE)

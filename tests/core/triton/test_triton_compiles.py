@@ -10,6 +10,8 @@ import sys
 import pytest
 from tests.core.runners.runner_suite import CACHE, ROOT
 
+pytestmark = pytest.mark.triton
+
 pytest.importorskip("triton")
 
 DECODE = {"_rotate_and_store", "_attend_split", "_merge_splits"}

@@ -21,6 +21,8 @@ from skerry_core.kernels.triton import blocks as triton_blocks
 from skerry_core.kernels.triton import triton_ops
 from skerry_core.page_checksums import page_checksums
 
+pytestmark = [pytest.mark.gpu, pytest.mark.triton]
+
 EPS = 1e-5
 
 # --- norms and activations -----------------------------------------------------------------------

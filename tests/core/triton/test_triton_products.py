@@ -30,6 +30,8 @@ from skerry_core.kernels.triton import matmul as triton_matmul
 from skerry_core.weights.tensors import FORMATS as ALL_FORMATS
 from skerry_core.weights.tensors import Bytes, FileTensor, dequantize, row_bytes
 
+pytestmark = [pytest.mark.gpu, pytest.mark.triton]
+
 Linear = Callable[[Tensor, Matrix, Tensor | None], Tensor]
 LINEARS: tuple[Linear, ...] = (triton_matmul.linear, triton_matmul.invariant_linear)
 

@@ -41,6 +41,8 @@ from skerry_core.page_checksums import KVChecksumError, page_checksums
 from skerry_core.runners.torch_gpu import TorchRunner
 from skerry_core.runners.triton_arrangement import arrange, pad, row_buckets, split_buckets
 
+pytestmark = [pytest.mark.gpu, pytest.mark.triton]
+
 NUM_BLOCKS, LENGTH = 12, 140
 
 

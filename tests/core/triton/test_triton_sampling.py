@@ -20,6 +20,8 @@ from skerry_core.kernels.torch.torch_sampling import sample
 from skerry_core.kernels.triton import triton_sampling
 from skerry_core.kernels.triton.triton_sampling import choose
 
+pytestmark = [pytest.mark.gpu, pytest.mark.triton]
+
 
 def random_sampling(count: int, seed: int) -> SamplingBatch:
     """Each sample with settings of its own, among them those that turn a filter off."""
