@@ -4,6 +4,7 @@
     /console/…                   the shell, whatever the page
     /console/static/…            scripts and styles
     /console/login, …/logout     a session, by token or one-time code
+    /console/issuers, …/oidc     a session, by a login at an OpenID provider
     /console/session             who is logged in, and what there is to call
     /console/live                what a page follows, as a stream of events
     /console/api/…               the edge's API, as the session's token
@@ -34,9 +35,10 @@ from skerry.errors import (
 from skerry_edge.console.assets import Assets
 from skerry_edge.console.codes import LoginCodes
 from skerry_edge.console.live import Live
-from skerry_edge.console.login import ConsoleLogin, cookie_in, cookie_of
+from skerry_edge.console.login import ConsoleLogin, cookie_in, cookie_of, keep_session
 from skerry_edge.console.origin import SECURITY_HEADERS, check_own, is_shown
-from skerry_edge.console.sessions import SESSION_SECONDS, Session, Sessions
+from skerry_edge.console.redirect import HOME, LOGIN_PATH, NO_STORE, Redirects, redirected
+from skerry_edge.console.sessions import Session, Sessions
 from skerry_edge.envelopes import JSONBytes, encode, known_error, retry_headers
 from skerry_edge.gate.auth import check_account, check_scopes
 from skerry_edge.gate.grants import may_run
@@ -48,10 +50,8 @@ from skerry_edge.text.prompts import OPENAI_TEMPERATURE
 from skerry_regions.access import ROLES
 from skerry_regions.models.catalog import ModelSpec
 
-HOME = "/console/"
 API = "/console/api"
 ROUTE = "/console"  # in metrics, of all that is not the API's
-NO_STORE = {"cache-control": "no-store"}
 STREAM = {
     "content-type": "text/event-stream",
     "cache-control": "no-store",
@@ -79,11 +79,13 @@ class Console:
         self._assets = assets or Assets()
         self.sessions = Sessions(edge.tokens, edge.logins, edge.wall_clock)
         self.codes = LoginCodes(edge.secret, edge.traces.edge, edge.wall_clock)
+        self._redirects = None if edge.logins is None else Redirects(edge.logins, edge.wall_clock)
         self.live = Live(edge.traces, edge.wall_clock, edge.is_ending)
         self._answers: dict[tuple[str, str], Answer] = {
             ("POST", "/console/login"): self._login,
             ("POST", "/console/logout"): self._logout,
             ("GET", "/console/session"): self._session,
+            ("GET", "/console/issuers"): self._issuers,
             ("GET", "/console/live"): self._follow,
         }
 
@@ -119,6 +121,8 @@ class Console:
             return await answer(request)
         if method not in ("GET", "HEAD") or any(path == known for _, known in self._answers):
             raise NotFound("The console has no such page.")
+        if path.startswith(LOGIN_PATH) and self._redirects is not None:
+            return await redirected(self._redirects, self.sessions, request)
         if path in ("/", "/console"):
             return RedirectResponse(HOME, headers=NO_STORE)
         if (asset := self._assets.find(path)) is not None:
@@ -136,14 +140,14 @@ class Console:
                 "code is void: `skerry console` prints another" if given.code else "token is wrong"
             )
             raise AuthenticationError(f"This {what}.")
-        secret = self.sessions.begin(principal)
         response = self._session_answer(Session(principal, 0.0))
-        name, is_secure = cookie_of(request)
-        response.set_cookie(
-            name, secret, max_age=SESSION_SECONDS, path="/", secure=is_secure, httponly=True,
-            samesite="strict",
-        )  # fmt: skip
+        keep_session(request, response, self.sessions.begin(principal))
         return response
+
+    async def _issuers(self, request: Request) -> Response:
+        """Return the names of issuers at which one can log in, to whoever asks."""
+        names = [] if self._redirects is None else self._redirects.names
+        return JSONBytes(encode({"issuers": names}), headers=NO_STORE)
 
     async def _authenticated(self, given: ConsoleLogin) -> Principal | None:
         if given.code:

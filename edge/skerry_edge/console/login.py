@@ -7,8 +7,10 @@ from http.cookies import CookieError, SimpleCookie
 import msgspec
 from starlette.datastructures import Headers
 from starlette.requests import Request
+from starlette.responses import Response
 
 from skerry.errors import BodyTooLarge, InvalidInput
+from skerry_edge.console.sessions import SESSION_SECONDS
 
 COOKIE = "skerry"
 LOGIN_BYTES = 8 << 10  # of a login's body: tokens of issuers are a few thousand
@@ -41,6 +43,15 @@ def cookie_of(request: Request) -> tuple[str, bool]:
         return f"__Host-{COOKIE}", True
     server = request.scope.get("server")
     return f"{COOKIE}-{server[1] if server else 0}", False
+
+
+def keep_session(request: Request, response: Response, secret: str) -> None:
+    """Have the browser keep a session's cookie."""
+    name, is_secure = cookie_of(request)
+    response.set_cookie(
+        name, secret, max_age=SESSION_SECONDS, path="/", secure=is_secure, httponly=True,
+        samesite="strict",
+    )  # fmt: skip
 
 
 def cookie_in(headers: Headers, name: str) -> str:

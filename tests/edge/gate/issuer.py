@@ -6,19 +6,22 @@ It shares no code with what verifies: the form is RFC 7515's, the arithmetic `cr
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
+import secrets
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import parse_qs, urlencode
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from tests.edge.serving import serving
 
@@ -97,6 +100,8 @@ class Provider:
     keys: list[SigningKey] = field(default_factory=list[SigningKey])
     is_down: bool = False
     asked: dict[str, int] = field(default_factory=dict[str, int])
+    codes: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
+    spoil: dict[str, Any] = field(default_factory=dict[str, Any])  # claims of ID tokens
 
     def claims(self, **more: Any) -> dict[str, Any]:
         now = int(time.time())
@@ -124,12 +129,38 @@ def provider() -> Generator[Provider]:
             return Response(status_code=503)
         if path.endswith("/keys"):
             return JSONResponse({"keys": [key.jwk() for key in served.keys]})
-        return JSONResponse({"issuer": served.url, "jwks_uri": f"{served.url}/keys"})
+        return JSONResponse({
+            "issuer": served.url, "jwks_uri": f"{served.url}/keys",
+            "authorization_endpoint": f"{served.url}/auth",
+            "token_endpoint": f"{served.url}/token",
+        })  # fmt: skip
+
+    def authorise(request: Request) -> Response:
+        """As after a login: back with a code."""
+        asked, code = dict(request.query_params), secrets.token_hex(8)
+        served.codes[code] = asked
+        back = urlencode({"code": code, "state": asked["state"]})
+        return RedirectResponse(f"{asked['redirect_uri']}?{back}", 302)
+
+    async def exchange(request: Request) -> Response:
+        """Give an ID token for a code and the verifier of its challenge (RFC 7636, 4.6)."""
+        form = {name: each[0] for name, each in parse_qs((await request.body()).decode()).items()}
+        asked = served.codes.pop(form["code"], {})
+        digest = b64(hashlib.sha256(form["code_verifier"].encode()).digest())
+        expected = ("authorization_code", asked.get("client_id"), asked.get("redirect_uri"))
+        sent = tuple(form.get(name) for name in ("grant_type", "client_id", "redirect_uri"))
+        if sent != expected or digest != asked.get("code_challenge"):
+            return JSONResponse({"error": "invalid_grant"}, 400)
+        claims: dict[str, Any] = {"nonce": asked["nonce"]} | served.spoil
+        token = served.token(**claims)
+        return JSONResponse({"id_token": token, "access_token": "none", "token_type": "Bearer"})
 
     app = Starlette(
         routes=[
             Route("/realms/acme/.well-known/openid-configuration", answer),
             Route("/realms/acme/keys", answer),
+            Route("/realms/acme/auth", authorise),
+            Route("/realms/acme/token", exchange, methods=["POST"]),
         ]
     )
     with serving(app, Limits(drain_seconds=1)) as port:

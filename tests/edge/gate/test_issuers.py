@@ -79,6 +79,10 @@ ACME = f"name: acme, issuer: 'https://x.test', audience: [a], {GRANT}"
         (f"issuers: [{{{ACME}, algorithms: [HS256]}}]", "issuers[0].algorithms[0]: Invalid"),
         (f"issuers: [{{{ACME}, algorithms: [none]}}]", "issuers[0].algorithms[0]: Invalid"),
         (f"issuers: [{{{ACME}, algorithms: []}}]", "issuers[0].algorithms: Expected"),
+        (
+            f"issuers: [{{{ACME}, client_id: other}}]",
+            "issuers[0].client_id: has to be in the audience",
+        ),
         (f"issuers: [{{{ACME}, verify: false}}]", "issuers[0].verify: no such key"),
         (f"issuers:\n  - {{{ACME}}}\n  - {{{ACME}}}", "3: issuers[1].name: is there twice"),
         (

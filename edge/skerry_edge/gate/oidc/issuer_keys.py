@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
 
 import httpx
 import msgspec
@@ -24,6 +25,7 @@ DISCOVERY = "/.well-known/openid-configuration"
 MAX_ANSWER_BYTES = 256 * 1024
 FETCH_SECONDS = 5.0
 RETRY_SECONDS = 10.0  # between two tries
+HEADERS = {"accept": "application/json", "accept-encoding": "identity"}
 
 Fetch = Callable[[Issuer], bytes]
 
@@ -38,7 +40,15 @@ class Discovery(Struct, frozen=True):
     """What is read of a discovery document (OpenID Connect Discovery 1.0)."""
 
     issuer: str
-    jwks_uri: str
+    jwks_uri: str = ""
+    authorization_endpoint: str = ""
+    token_endpoint: str = ""
+
+
+class TokenAnswer(Struct, frozen=True):
+    """What is read of a token endpoint's answer."""
+
+    id_token: str
 
 
 class IssuerKeys:
@@ -117,37 +127,71 @@ class IssuerKeys:
 
 def fetch_keys(issuer: Issuer) -> bytes:
     """Return an issuer's JWKS. Blocks for `FETCH_SECONDS` at most. Raises KeysError."""
+    with _calling(issuer) as (http, deadline):
+        url = issuer.jwks_url
+        if url is None:
+            url = _trusted(issuer, _discovered(issuer, http, deadline).jwks_uri, "its keys are")
+        return _answer(http.stream("GET", url, headers=HEADERS), deadline)
+
+
+def fetch_endpoints(issuer: Issuer) -> Discovery:
+    """Return where one logs in at an issuer. Blocks as `fetch_keys`. Raises KeysError."""
+    with _calling(issuer) as (http, deadline):
+        found = _discovered(issuer, http, deadline)
+        _trusted(issuer, found.authorization_endpoint, "one logs in")
+        _trusted(issuer, found.token_endpoint, "its tokens are")
+        return found
+
+
+def fetch_token(issuer: Issuer, url: str, form: dict[str, str]) -> str:
+    """Return the ID token that a token endpoint gives for a form. Blocks as `fetch_keys`.
+
+    Raises KeysError.
+    """
+    with _calling(issuer) as (http, deadline):
+        answer = _answer(http.stream("POST", url, headers=HEADERS, data=form), deadline)
+        return msgspec.json.decode(answer, type=TokenAnswer).id_token
+
+
+@contextmanager
+def _calling(issuer: Issuer) -> Generator[tuple[httpx.Client, float]]:
+    """Give a client for an issuer, and the monotonic time when a call is over."""
     is_sealed = issuer.issuer.startswith("https:")  # else it is loopback: past no proxy
-    deadline = time.monotonic() + FETCH_SECONDS
     try:
         with httpx.Client(trust_env=is_sealed, timeout=FETCH_SECONDS) as http:
-            url = issuer.jwks_url
-            if url is None:
-                raw = _answer(http, issuer.issuer.rstrip("/") + DISCOVERY, deadline)
-                found = msgspec.json.decode(raw, type=Discovery)
-                if found.issuer != issuer.issuer:
-                    raise KeysError(f"its discovery document is of {found.issuer[:200]!r}")
-                url = found.jwks_uri
-                if not is_trustworthy(url) or (is_sealed and not url.startswith("https:")):
-                    raise KeysError(f"its keys are at {url[:200]!r}: that needs https")
-            return _answer(http, url, deadline)
+            yield http, time.monotonic() + FETCH_SECONDS
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise KeysError(str(error) or type(error).__name__) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise KeysError(f"its discovery document cannot be read: {error}") from None
+        raise KeysError(f"its answer cannot be read: {error}") from None
 
 
-def _answer(http: httpx.Client, url: str, deadline: float) -> bytes:
+def _discovered(issuer: Issuer, http: httpx.Client, deadline: float) -> Discovery:
+    url = issuer.issuer.rstrip("/") + DISCOVERY
+    raw = _answer(http.stream("GET", url, headers=HEADERS), deadline)
+    found = msgspec.json.decode(raw, type=Discovery)
+    if found.issuer != issuer.issuer:
+        raise KeysError(f"its discovery document is of {found.issuer[:200]!r}")
+    return found
+
+
+def _trusted(issuer: Issuer, url: str, what: str) -> str:
+    is_sealed = issuer.issuer.startswith("https:")
+    if not is_trustworthy(url) or (is_sealed and not url.startswith("https:")):
+        raise KeysError(f"{what} at {url[:200]!r}: that needs https")
+    return url
+
+
+def _answer(calling: AbstractContextManager[httpx.Response], deadline: float) -> bytes:
     """Return a document of bounded length, from there and nowhere else."""
-    headers = {"accept": "application/json", "accept-encoding": "identity"}
-    with http.stream("GET", url, headers=headers) as answer:
+    with calling as answer:
         if answer.status_code != 200:
-            raise KeysError(f"{url} answers with HTTP status {answer.status_code}")
+            raise KeysError(f"{answer.url} answers with HTTP status {answer.status_code}")
         found = bytearray()
         for piece in answer.iter_raw():
             found += piece
             if len(found) > MAX_ANSWER_BYTES:
-                raise KeysError(f"{url} answers with more than {MAX_ANSWER_BYTES} bytes")
+                raise KeysError(f"{answer.url} answers with more than {MAX_ANSWER_BYTES} bytes")
             if time.monotonic() > deadline:
-                raise KeysError(f"{url} answers too slowly")
+                raise KeysError(f"{answer.url} answers too slowly")
         return bytes(found)

@@ -102,6 +102,8 @@ class Issuer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         tuple[Annotated[str, Meta(min_length=1, max_length=255)], ...],
         Meta(min_length=1, max_length=16),
     ]
+    client_id: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
+    """Of the console, where one can log in by going to the issuer: a public client with PKCE."""
     jwks_url: Url | None = None
     algorithms: Annotated[tuple[Algorithm, ...], Meta(min_length=1)] = ALGORITHMS
     leeway_seconds: Annotated[int, Meta(ge=0, le=300)] = 30  # of clocks that differ
@@ -178,6 +180,8 @@ def _checked(document: located_yaml.Located[IssuerFile], platform: str) -> tuple
             url = getattr(issuer, field)
             if url is not None and not is_trustworthy(url):
                 raise document.error(f"{where}.{field}", "needs https, but for loopback")
+        if issuer.client_id is not None and issuer.client_id not in issuer.audience:
+            raise document.error(f"{where}.client_id", "has to be in the audience, too")
         grants = []
         for j, grant in enumerate(issuer.grants):
             at = f"{where}.grants[{j}]"

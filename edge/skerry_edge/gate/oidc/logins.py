@@ -101,6 +101,10 @@ class Logins:
         self._keep_live(known.principal.login, known.ends + RUN_SECONDS, now)
         return known.principal
 
+    def clients(self) -> list[Issuer]:
+        """Return the issuers to which a browser may be sent to log in."""
+        return [issuer for issuer, _ in self._issuers.values() if issuer.client_id is not None]
+
     def is_live(self, login: str) -> bool:
         """Return whether requests of a login may go on: its issuer still counts."""
         return self._live.get(login, 0.0) > self._wall_clock()

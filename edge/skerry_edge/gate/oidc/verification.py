@@ -46,6 +46,10 @@ class JoseHeader(Struct, frozen=True):
     crit: msgspec.Raw | None = None  # extensions that must be understood: none is
 
 
+class _Nonce(Struct, frozen=True):
+    nonce: str | None = None
+
+
 class _Unverified(Struct, frozen=True):
     iss: str
 
@@ -126,6 +130,12 @@ def proven_claims(unproven: Unproven, key: IssuerKey, issuer: Issuer) -> dict[st
     except (jwt.PyJWTError, ValueError, TypeError, RecursionError, OverflowError) as error:
         raise BadToken(str(error)) from None
     return claims
+
+
+def nonce_of(token: str) -> str | None:
+    """Return what a login sent along with it, of a token that was proven. Raises BadToken."""
+    nonce: str | None = _decoded(token.split(".")[1], _Nonce).nonce
+    return nonce
 
 
 def _decoded(part: str, type_: type[Any]) -> Any:

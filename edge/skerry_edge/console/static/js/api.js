@@ -49,6 +49,9 @@ export async function login(credentials) {
   return Object.assign(me, await (await send("POST", "/console/login", credentials)).json());
 }
 
+/** Names of OpenID providers to which one can go to log in. */
+export const issuers = () => get("/console/issuers").then((told) => told.issuers).catch(() => []);
+
 export const logout = () => send("POST", "/console/logout");
 export const get = (path) => send("GET", path).then((reply) => reply.json());
 

@@ -1,6 +1,6 @@
 // The shell: who is logged in, which page is shown, and the keys that work everywhere.
 import { $, attr, dialog, h, icon, notice, setting } from "./dom.js";
-import { Refused, login, logout, me, session } from "./api.js";
+import { Refused, issuers, login, logout, me, session } from "./api.js";
 
 const PAGES = [
   { id: "playground", name: "Playground", key: "p", question: "What does a model say, and how fast?" },
@@ -94,6 +94,12 @@ addEventListener("click", (event) => {
 
 addEventListener("loggedout", () => showLogin());
 
+const REFUSALS = {
+  over: "This login took too long, or another browser began it. Try again.",
+  denied: "The provider lets nobody in for that, or grants nothing here.",
+  away: "The provider does not answer now. Try again, or log in with a token.",
+};
+
 function showLogin(why = "") {
   turn++;
   page?.stop?.();
@@ -115,9 +121,12 @@ function showLogin(why = "") {
       field.focus();
     });
   };
+  const elsewhere = h("div", { class: "row" });
+  issuers().then((names) => elsewhere.replaceChildren(...names.map((name) =>
+    h("button", { type: "button", class: "button", on: { click: () => location.assign(`/console/oidc/${encodeURIComponent(name)}`) } }, `Log in at ${name}`))));
   main.replaceChildren(h("form", { class: "login", on: { submit } },
     h("label", { for: "token" }, "API token, or a login's token of your OpenID provider"), field, fault,
-    h("button", { class: "primary" }, "Log in"),
+    h("div", { class: "row" }, h("button", { class: "primary" }, "Log in"), elsewhere),
     h("p", { class: "hint" }, "On the platform's machine ", h("code", {}, "skerry console"),
       " prints an address that logs you in. The token is exchanged for a session of eight hours and kept nowhere.")));
   main.dataset.page = "login";
@@ -141,6 +150,12 @@ function welcome() {
 }
 
 async function begin() {
+  const refused = /^#refused=(\w+)$/.exec(location.hash)?.[1];
+  if (refused) {
+    history.replaceState(null, "", location.pathname);
+    showLogin(REFUSALS[refused] ?? "");
+    return;
+  }
   const code = /^#login=(.+)$/.exec(location.hash)?.[1];
   if (code) {
     history.replaceState(null, "", location.pathname + location.search);
