@@ -11,19 +11,20 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from skerry_regions.control.machines.calls import ControlAway, ControlRefused
 from skerry_regions.control.machines.messages import HostOrders, HostReport
 from skerry_regions.control.planning.launcher import (
     Ended,
     Launch,
+    Launcher,
     LaunchFailed,
     NodeSettings,
     Observation,
 )
 from skerry_regions.control.planning.plan import DRAIN_SECONDS
 from skerry_regions.control.planning.wanted import INSTALLING, Models
-from skerry_regions.control.reconcile.processes import ProcessLauncher
 from skerry_regions.process.launch_folder import Slot
 from skerry_regions.process.local_launcher import Deposed
 
@@ -37,13 +38,21 @@ Call = Callable[[HostReport], HostOrders]
 """Reports, and returns the orders. Blocks. Raises ControlAway or ControlRefused."""
 
 
+class HostLauncher(Launcher, Protocol):
+    """What starts nodes on a host, for one control plane after the other."""
+
+    def claim(self, term: int) -> None:
+        """Launch for a control plane of this term. Raises Deposed, or OSError."""
+        ...
+
+
 class HostAgent:
     """Lives on one event loop, with its launcher."""
 
     def __init__(
         self,
         call: Call,
-        launcher: ProcessLauncher,
+        launcher: HostLauncher,
         models: Models,
         offers: Slot,
         *,

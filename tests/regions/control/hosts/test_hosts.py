@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.regions.control.hosts.hosted import OFFERS, Machine, member
 from tests.regions.control.joining import Platform, platform
 from tests.regions.control.support import MODEL, new
 
 from skerry_regions.control.machines.calls import ControlRefused
 from skerry_regions.control.machines.hosts import HOST_SECONDS, Hosts
 from skerry_regions.control.machines.joining import Joining
-from skerry_regions.control.machines.link import ControlLink, join
 from skerry_regions.control.machines.messages import AssignmentAnswer, HostOrders, HostReport
 from skerry_regions.control.planning.launcher import (
     Ended,
-    Launch,
     LaunchFailed,
     RunningProcess,
-    fingerprint,
 )
 from skerry_regions.process.launch_folder import Slot
-from skerry_regions.registry import Member
 
 POOL = "fra-many"
-OFFERS = Slot(cpus=4, memory=8 << 30)
 
 
 @pytest.fixture
@@ -43,48 +39,20 @@ def control(tmp_path: Path) -> Iterator[Platform]:
         yield made
 
 
-class Machine:
-    """A host that does what it is ordered to, one report at a time."""
-
-    def __init__(self, control: Platform, name: str, offers: Slot = OFFERS) -> None:
-        folder = control.folder / name
-        token = control.token(region="fra", roles=["host"])
-        join(folder, control.url, token, kind="host", clock=control.clock)
-        self.link = ControlLink(folder, clock=control.clock)
-        self.id = self.link.machine
-        self.offers = offers
-        self.running: dict[str, RunningProcess] = {}
-        self.orders = HostOrders(term=0)
-
-    def report(self, **values: Any) -> HostOrders:
-        told = HostReport(offers=self.offers, running=tuple(self.running.values()), **values)
-        self.orders = self.link.call("POST", "/host", HostOrders, told)
-        return self.orders
-
-    def follow(self) -> None:
-        """Do what the last answer ordered, and report it."""
-        for id in self.orders.stop:
-            self.running.pop(id, None)
-        for id in self.orders.drain:
-            self.running[id] = dataclasses.replace(self.running[id], state="draining")
-        for launch in self.orders.start:
-            self.running[launch.id] = process(launch)
-        self.report(members=tuple(map(member, self.running.values())))
+Join = Callable[..., Machine]
 
 
-def process(launch: Launch) -> RunningProcess:
-    return RunningProcess(
-        id=launch.id, owner=launch.owner, kind="node", region="fra", pid=7, state="ready",
-        fingerprint=fingerprint(launch.settings), incarnation=launch.incarnation, slot=launch.slot,
-    )  # fmt: skip
+@pytest.fixture
+def machine(control: Platform) -> Iterator[Join]:
+    """Hosts that join, by name and with what they offer."""
+    with ExitStack() as stack:
 
+        def join(name: str, offers: Slot = OFFERS) -> Machine:
+            made = Machine(control, name, offers)
+            stack.callback(made.link.close)
+            return made
 
-def member(process: RunningProcess, **values: Any) -> Member:
-    said = Member(
-        id=process.id, kind="node", region="iad", residency="us", role="prefill", model=MODEL,
-        address="tcp:10.0.0.7:9000", state="ready", incarnation=3, control="unix:/here",
-    )  # fmt: skip
-    return replace(said, **values)
+        yield join
 
 
 def start(control: Platform, number: int = 0) -> None:
@@ -100,8 +68,8 @@ def ended(control: Platform) -> tuple[Ended, ...]:
     return asyncio.run(control.hosts.list()).ended
 
 
-def test_an_order_is_repeated_until_it_was_followed(control: Platform) -> None:
-    host = Machine(control, "h")
+def test_an_order_is_repeated_until_it_was_followed(control: Platform, machine: Join) -> None:
+    host = machine("h")
     assert host.report() == HostOrders(term=1)
     start(control)
     [launch] = host.report().start
@@ -120,24 +88,22 @@ def test_an_order_is_repeated_until_it_was_followed(control: Platform) -> None:
     assert host.report().stop == ("fra-many-0",)
     host.follow()
     assert (host.orders, running(control)) == (HostOrders(term=1), {})
-    host.link.close()
 
 
-def test_what_was_not_started_yet_is_not_ordered_any_more(control: Platform) -> None:
-    host = Machine(control, "h")
+def test_what_was_not_started_yet_is_not_ordered_any_more(control: Platform, machine: Join) -> None:
+    host = machine("h")
     host.report()
     start(control)
     running(control)
     asyncio.run(control.hosts.drain("fra-many-0", patiently=True))
     assert host.report() == HostOrders(term=1)
     assert running(control) == {}
-    host.link.close()
 
 
 def test_the_registry_hears_of_nodes_what_the_control_plane_says_they_are(
-    control: Platform,
+    control: Platform, machine: Join
 ) -> None:
-    host = Machine(control, "h")
+    host = machine("h")
     host.report()
     start(control)
     host.report()
@@ -154,11 +120,12 @@ def test_the_registry_hears_of_nodes_what_the_control_plane_says_they_are(
         host.report(members=(each,))
     [told] = control.registry.members()
     assert (told.id, told.address, told.model) == ("fra-many-0", "tcp:10.0.0.7:9000", "")
-    host.link.close()
 
 
-def test_a_silent_host_is_lost_and_its_nodes_start_elsewhere(control: Platform) -> None:
-    one, other = Machine(control, "one"), Machine(control, "other")
+def test_a_silent_host_is_lost_and_its_nodes_start_elsewhere(
+    control: Platform, machine: Join
+) -> None:
+    one, other = machine("one"), machine("other")
     for each in (one, other):
         each.report()
     for number in range(2):
@@ -185,36 +152,54 @@ def test_a_silent_host_is_lost_and_its_nodes_start_elsewhere(control: Platform) 
     assert running(control)[lost.id].incarnation == again.incarnation
     assert one.report().drain == (lost.id,), "it was only cut off: the later stays"
     assert other.report() == HostOrders(term=1)
-    for each in (one, other):
-        each.link.close()
 
 
-def test_what_a_host_that_leaves_runs_is_of_no_spec_that_is_wanted(control: Platform) -> None:
-    one, other = Machine(control, "one"), Machine(control, "other")
+def test_what_a_host_that_leaves_runs_is_of_no_spec_that_is_wanted(
+    control: Platform, machine: Join
+) -> None:
+    one, other = machine("one"), machine("other")
     one.report()
     start(control)
     one.report()
     one.follow()
-    other.report()
-    one.report(is_leaving=True)
-    assert running(control)["fra-many-0"].fingerprint == ""
     start(control, 1)
-    assert (one.report(is_leaving=True).start, len(other.report().start)) == ((), 1)
+    other.report()
+    assert one.report(is_leaving=True).start == (), "what it has not started goes elsewhere"
+    seen = running(control)
+    assert {id: each.fingerprint for id, each in seen.items()} == {"fra-many-0": ""}
+    for number in (1, 2, 3):
+        start(control, number)
+    assert (one.report(is_leaving=True).start, len(other.report().start)) == ((), 3)
     asyncio.run(control.hosts.drain("fra-many-0", patiently=True))
     assert running(control)["fra-many-0"].state == "draining", "and is not drained once more"
     one.running = {}
     one.report(is_leaving=True)
-    assert [*running(control)] == ["fra-many-1"]
+    assert [*running(control)] == ["fra-many-1", "fra-many-2", "fra-many-3"]
     control.clock.now += HOST_SECONDS - 1
     other.report()
     control.clock.now += 2
     assert ended(control) == (), "it has left, and is not lost"
-    for each in (one, other):
-        each.link.close()
 
 
-def test_a_revoked_host_is_out_at_once(control: Platform) -> None:
-    host = Machine(control, "h")
+def test_a_name_goes_above_a_clock_that_was_ahead(control: Platform, machine: Join) -> None:
+    host = machine("h")
+    host.report()
+    start(control)
+    host.report()
+    host.follow()
+    [node] = host.running.values()
+    ahead = dataclasses.replace(node, incarnation=1 << 61)
+    host.running = {node.id: ahead}
+    host.report()
+    host.running = {}
+    host.report()
+    start(control)
+    [launch] = host.report().start
+    assert launch.incarnation > ahead.incarnation
+
+
+def test_a_revoked_host_is_out_at_once(control: Platform, machine: Join) -> None:
+    host = machine("h")
     host.report()
     start(control)
     host.report()
@@ -231,26 +216,23 @@ def test_a_revoked_host_is_out_at_once(control: Platform) -> None:
         host.report()
     [end] = ended(control)
     assert end.lost == f"the host {host.id} was revoked"
-    other = Machine(control, "other")
+    other = machine("other")
     other.report()
     start(control)
     [launch] = other.report().start
     assert launch.incarnation > told.incarnation
-    for each in (host, other):
-        each.link.close()
 
 
-def test_a_host_without_room_is_not_overfilled(control: Platform) -> None:
-    host = Machine(control, "h", Slot(cpus=1))
+def test_a_host_without_room_is_not_overfilled(control: Platform, machine: Join) -> None:
+    host = machine("h", Slot(cpus=1))
     host.report()
     start(control)
     with pytest.raises(LaunchFailed, match="none of 1 hosts of fra has room for 1 CPUs"):
         start(control, 1)
-    host.link.close()
 
 
-def test_a_successor_waits_for_hosts_that_it_expects(control: Platform) -> None:
-    host = Machine(control, "h")
+def test_a_successor_waits_for_hosts_that_it_expects(control: Platform, machine: Join) -> None:
+    host = machine("h")
     host.report()
     start(control)
     host.report()
@@ -271,11 +253,10 @@ def test_a_successor_waits_for_hosts_that_it_expects(control: Platform) -> None:
         return len((await looking).running), len((await hosts.list()).running)
 
     assert asyncio.run(asyncio.wait_for(looked(), 60)) == (1, 1)
-    host.link.close()
 
 
-def test_what_belongs_to_no_pool_any_more_ends(control: Platform) -> None:
-    host = Machine(control, "h")
+def test_what_belongs_to_no_pool_any_more_ends(control: Platform, machine: Join) -> None:
+    host = machine("h")
     host.report()
     start(control)
     host.report()
@@ -287,14 +268,12 @@ def test_what_belongs_to_no_pool_any_more_ends(control: Platform) -> None:
     }
     assert host.report().drain == ("edge-0", "fra-gone-0")
     assert running(control) == {}
-    host.link.close()
 
 
-def test_a_host_is_no_node_and_no_node_a_host(control: Platform) -> None:
-    host, node = Machine(control, "h"), control.joined("n")
+def test_a_host_is_no_node_and_no_node_a_host(control: Platform, machine: Join) -> None:
+    host, node = machine("h"), control.joined("n")
     with pytest.raises(ControlRefused, match="a host runs what it is ordered to"):
         host.link.call("GET", "/assignment", AssignmentAnswer)
     with pytest.raises(ControlRefused, match="only a host"):
         node.call("POST", "/host", HostOrders, HostReport(offers=OFFERS))
-    for each in (host.link, node):
-        each.close()
+    node.close()
