@@ -135,9 +135,14 @@ def test_a_conversation_goes_on_at_an_edge_of_another_home(
     other = {"model": MODEL, "messages": [{"role": "user", "content": "y"}], "max_tokens": 4}
     refused = clients[1].post("chat/completions", json=other, headers={"idempotency-key": "k"})
     assert refused.status_code == 422
+    data, file = {"purpose": "batch"}, {"file": bytes(range(256)) * 4096}  # of four pieces
+    uploaded = clients[0].post("files", data=data, files=file).json()
+    assert clients[1].get(f"files/{uploaded['id']}").json() == uploaded
+    assert clients[1].get(f"files/{uploaded['id']}/content").content == file["file"]
+    assert [each["id"] for each in clients[1].get("files").json()["data"]] == [uploaded["id"]]
     assert clients[0].delete(f"responses/{previous}").status_code == 200
     assert clients[1].get(f"responses/{previous}").status_code == 404
-    for name in ("responses.db", "idempotency.db"):
+    for name in ("responses.db", "idempotency.db", "files.db"):
         assert not (homes.one.home / name).exists()
     for client in clients:
         client.close()

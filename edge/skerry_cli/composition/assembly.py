@@ -126,7 +126,7 @@ async def assembled(
                 secret=secret(home),
                 limits=front.limits,
                 responses=open_responses(home, state),
-                batches=open_batches(home),
+                batches=open_batches(home, state),
                 stores=stores,
                 hosts=hosts | edge_hosts(),
                 cors_origins=cors_origins(),

@@ -5,6 +5,7 @@ Nothing here knows the engine, so that an edge on its own stays small.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
@@ -25,6 +26,7 @@ from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.http.server import listen
 from skerry_edge.ledger.batches import Batches
 from skerry_edge.ledger.file_store import FileStore
+from skerry_edge.ledger.files import Files
 from skerry_edge.ledger.idempotency import RequestKeys
 from skerry_edge.ledger.responses_store import Responses, ResponseStore
 from skerry_edge.ledger.stores import Stores, cache_ttl_from, keeps_chains
@@ -138,9 +140,20 @@ def default_models(catalog: Catalog, store: ModelStore) -> list[str]:
     ]
 
 
-def open_batches(home: Home) -> Batches:
-    """Return the home's queue and files; their files are made when they are first needed."""
-    return Batches(queue=SqliteQueue(home.queue), files=FileStore(home.files))
+def open_batches(home: Home, state: JetStream | None) -> Batches:
+    """Return the home's queue, and the files of the home or of `state`'s servers; what is in the
+    home is made when it is first needed. With `state`: on its event loop."""
+    return Batches(queue=SqliteQueue(home.queue), files=_open_files(home, state))
+
+
+def _open_files(home: Home, state: JetStream | None) -> Files:
+    if state is None:
+        return FileStore(home.files)
+    from skerry_edge.shared.nats_files import NatsFiles
+    from skerry_regions.drivers.jetstream.stream import KeyedStream
+    from skerry_regions.drivers.jetstream.tables import FILES
+
+    return NatsFiles(KeyedStream(state, FILES, home.zone), asyncio.get_running_loop())
 
 
 def load_texts(models: list[InstalledModel]) -> tuple[dict[str, TextModel], list[LeftOut]]:

@@ -56,13 +56,13 @@ class FileStore:
         bounds: FileBounds | None = None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self._file = SqliteFile(path, _STEPS)
+        self.file = SqliteFile(path, _STEPS)
         self._ttl_seconds = ttl_seconds
         self._bounds = bounds or FileBounds()
         self._wall_clock = wall_clock
 
     def close(self) -> None:
-        self._file.close()
+        self.file.close()
 
     def put(
         self,
@@ -88,7 +88,7 @@ class FileStore:
         """Make a file without an owner, to be filled; return its number. It expires soon, in case
         it is never ended."""
         now = self._wall_clock()
-        with self._file.transaction() as database:
+        with self.file.transaction() as database:
             database.execute("DELETE FROM files WHERE expires <= ?", (now,))
             self._check_room(database, tenant, id, purpose)
             (number,) = database.execute(
@@ -107,7 +107,7 @@ class FileStore:
         size = 0
         while group := list(islice(pieces, TRANSACTION_PIECES)):
             size += sum(len(piece) for _, piece in group)
-            with self._file.transaction() as database:
+            with self.file.transaction() as database:
                 self._check_room(database, tenant, id, purpose, size)
                 database.executemany(
                     "INSERT INTO pieces VALUES (?, ?, ?)",
@@ -117,7 +117,7 @@ class FileStore:
 
     def _finish(self, number: int, tenant: str, id: str) -> StoredFile:
         """Give a file that is whole to its tenant."""
-        with self._file.transaction() as database:
+        with self.file.transaction() as database:
             database.execute("DELETE FROM files WHERE tenant = ? AND id = ?", (tenant, id))
             found = database.execute(
                 "SELECT purpose, size, created FROM files WHERE number = ?", (number,)
@@ -135,7 +135,7 @@ class FileStore:
 
     def _forget(self, number: int) -> None:
         # Where the store cannot be used now, the file expires.
-        with contextlib.suppress(Unavailable), self._file.transaction() as database:
+        with contextlib.suppress(Unavailable), self.file.transaction() as database:
             database.execute("DELETE FROM files WHERE number = ?", (number,))
 
     def _check_room(
@@ -156,7 +156,7 @@ class FileStore:
         self._bounds.check(size, number, stored)
 
     def get(self, tenant: str, id: str) -> StoredFile | None:
-        with self._file.reading() as database:
+        with self.file.reading() as database:
             row = database.execute(
                 f"SELECT {_RECORD} FROM files WHERE tenant = ? AND id = ? AND expires > ?",
                 (tenant, id, self._wall_clock()),
@@ -173,7 +173,7 @@ class FileStore:
         newest_first: bool = True,
     ) -> list[StoredFile]:
         comparison, order = ("<", "DESC") if newest_first else (">", "ASC")
-        with self._file.reading() as database:
+        with self.file.reading() as database:
             rows = database.execute(
                 f"SELECT {_RECORD} FROM files WHERE tenant = ?1 AND expires > ?2"
                 " AND (?3 IS NULL OR purpose = ?3) AND (?4 IS NULL OR number"
@@ -186,7 +186,7 @@ class FileStore:
     def piece(self, tenant: str, file: StoredFile, position: int) -> bytes | None:
         if position * PIECE_BYTES >= file.size:
             return None
-        with self._file.reading() as database:
+        with self.file.reading() as database:
             row = database.execute(
                 "SELECT data FROM pieces JOIN files ON files.number = file"
                 " WHERE tenant = ? AND id = ? AND file = ? AND position = ?",
@@ -197,7 +197,7 @@ class FileStore:
         return bytes(row[0])
 
     def delete(self, tenant: str, id: str) -> bool:
-        with self._file.transaction() as database:
+        with self.file.transaction() as database:
             found = database.execute(
                 "DELETE FROM files WHERE tenant = ? AND id = ?", (tenant, id)
             ).rowcount

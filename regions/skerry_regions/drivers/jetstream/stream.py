@@ -169,10 +169,12 @@ class KeyedStream:
                 case _:
                     raise Unavailable(f"{self.name}: {error}.") from error
 
-    async def delete(self, key: str, *, keep: int = 0) -> None:
-        """Remove all messages of a key, but for the newest `keep`; `a.>` is all keys below. Those
-        who follow are not told. Raises `Unavailable`."""
-        chosen = {"filter": self.subject(key)} | ({"keep": keep} if keep else {})
+    async def delete(self, key: str, *, keep: int = 0, through: int = 0) -> None:
+        """Remove all messages of a key; `a.>` is all keys below. But for the newest `keep`, or
+        those after the sequence `through`. Those who follow are not told. Raises `Unavailable`."""
+        chosen: dict[str, str | int] = {"filter": self.subject(key)}
+        chosen |= {"keep": keep} if keep else {}
+        chosen |= {"seq": through + 1} if through else {}
         try:
             await self.jetstream.call(f"STREAM.PURGE.{self.name}", chosen)
         except JetStreamError as error:
@@ -180,8 +182,16 @@ class KeyedStream:
 
     async def count(self, keys: str = ">") -> int:
         """Return how many keys there are, such as `a.*`. Raises `Unavailable`."""
+        return len(await self.keys(keys))
+
+    async def keys(self, keys: str = ">") -> list[str]:
+        """Return the keys that there are, such as `a.*`, as the leader has them; 100,000 at most.
+        Raises `Unavailable`."""
         info = await self._info({"subjects_filter": self.subject(keys)})
-        return len(info["state"].get("subjects") or {})
+        return [
+            subject.removeprefix(self.subject(""))
+            for subject in info["state"].get("subjects") or ()
+        ]
 
     async def state(self) -> StreamState:
         """Return how full it is, as its leader has it. Raises `Unavailable`."""

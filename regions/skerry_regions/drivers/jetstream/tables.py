@@ -29,10 +29,18 @@ IDEMPOTENCY = StreamSpec(
     max_age_seconds=DAY_SECONDS,
     discard="old",
 )
+FILES = StreamSpec(
+    table="files",  # see `skerry_edge.shared.nats_files`
+    max_bytes=4 * GIB,
+    max_message_bytes=320 * 1024,
+    max_age_seconds=30 * DAY_SECONDS + 3600,  # pieces are written up to an hour before their head
+    is_immutable=True,
+    is_atomic=True,
+)
 
 OF_PLATFORM = (MONEY,)
 """Streams of which a platform has one each, in the zone `global`: they have no content."""
-OF_ZONE = (RESPONSES, IDEMPOTENCY)
+OF_ZONE = (RESPONSES, IDEMPOTENCY, FILES)
 """Streams that every zone has."""
 
 

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import dataclasses
+import secrets
 import sqlite3
-from collections.abc import Iterator
+import threading
+from collections.abc import Coroutine, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
+from nats.aio.client import Client
+from tests.regions.drivers.faults import Fault, FaultPlan
+from tests.regions.drivers.nats_server import NatsCluster
 
 from skerry.errors import BodyTooLarge, QuotaExceeded, Unavailable
 from skerry_edge.ledger.file_store import TRANSACTION_PIECES, FileStore
-from skerry_edge.ledger.files import PIECE_BYTES, UPLOAD_SECONDS, FileBounds, StoredFile
+from skerry_edge.ledger.files import PIECE_BYTES, UPLOAD_SECONDS, FileBounds, Files, StoredFile
+from skerry_edge.shared.nats_files import NatsFiles
+from skerry_regions.drivers.jetstream.connection import JetStream
+from skerry_regions.drivers.jetstream.specs import MIB
+from skerry_regions.drivers.jetstream.stream import KeyedStream
+from skerry_regions.drivers.jetstream.tables import FILES
+
+T = TypeVar("T")
 
 
 class Clock:
@@ -26,29 +42,84 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture
-def files(tmp_path: Path, clock: Clock) -> Iterator[FileStore]:
-    store = FileStore(
-        tmp_path / "files.db",
-        ttl_seconds=100.0,
-        bounds=FileBounds(file_bytes=3 * PIECE_BYTES, tenant_bytes=5 * PIECE_BYTES, tenant_files=4),
-        wall_clock=clock,
-    )
-    yield store
-    store.close()
+BOUNDS = FileBounds(file_bytes=3 * PIECE_BYTES, tenant_bytes=5 * PIECE_BYTES, tenant_files=4)
+SOME_FAULTS = [
+    "answer lost",
+    pytest.param("connection cut", marks=pytest.mark.slow),
+    pytest.param("leader stopped", marks=pytest.mark.slow),
+]
 
 
-def put(files: FileStore, id: str, content: bytes = b"x", *, tenant: str = "t") -> None:
+class Servers:
+    """NATS servers, and files on them whose client lives on a loop of a thread of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cluster = NatsCluster(folder, size=1)
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever)
+        self._thread.start()
+
+    @contextlib.contextmanager
+    def opened(
+        self, clock: Clock, zone: str = "", plan: FaultPlan | None = None
+    ) -> Generator[NatsFiles]:
+        zone, spec = zone or secrets.token_hex(4), dataclasses.replace(FILES, max_bytes=64 * MIB)
+        make = Client if plan is None else plan.client
+        jetstream = JetStream(self.cluster.state, make_client=make)
+        self.run(jetstream.open((spec, zone)))
+        stream = KeyedStream(jetstream, spec, zone)
+        yield NatsFiles(stream, self.loop, ttl_seconds=100.0, bounds=BOUNDS, wall_clock=clock)
+        self.run(jetstream.close())
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+
+    def stop(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+        self.cluster.stop()
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    servers = Servers(tmp_path_factory.mktemp("nats"))
+    yield servers
+    servers.stop()
+
+
+@pytest.fixture(params=["sqlite", "nats"])
+def files(tmp_path: Path, clock: Clock, request: pytest.FixtureRequest) -> Iterator[Files]:
+    if request.param == "nats":
+        with request.getfixturevalue("servers").opened(clock) as store:
+            yield store
+        return
+    kept = FileStore(tmp_path / "files.db", ttl_seconds=100.0, bounds=BOUNDS, wall_clock=clock)
+    yield kept
+    kept.close()
+
+
+def num_pieces(files: Files) -> int:
+    """How many there are in the store."""
+    if isinstance(files, NatsFiles):
+        return len(asyncio.run_coroutine_threadsafe(files.stream.keys("f.>"), files.loop).result())
+    assert isinstance(files, FileStore)
+    with files.file.reading() as database:
+        (number,) = database.execute("SELECT COUNT(*) FROM pieces").fetchone()
+    return int(number)
+
+
+def put(files: Files, id: str, content: bytes = b"x", *, tenant: str = "t") -> None:
     files.put(tenant, id, f"{id}.jsonl", "batch", [content])
 
 
-def of(files: FileStore, id: str) -> StoredFile:
+def of(files: Files, id: str) -> StoredFile:
     file = files.get("t", id)
     assert file is not None
     return file
 
 
-def content(files: FileStore, id: str, *, tenant: str = "t") -> bytes:
+def content(files: Files, id: str, *, tenant: str = "t") -> bytes:
     pieces: list[bytes] = []
     file = files.get(tenant, id)
     assert file is not None
@@ -57,7 +128,7 @@ def content(files: FileStore, id: str, *, tenant: str = "t") -> bytes:
     return b"".join(pieces)
 
 
-def test_a_file_comes_back(files: FileStore) -> None:
+def test_a_file_comes_back(files: Files) -> None:
     data = bytes(range(256)) * 2048  # two pieces
     chunks = [data[start : start + 1000] for start in range(0, len(data), 1000)]
     stored = files.put("t", "f", "a.jsonl", "batch", chunks)
@@ -68,7 +139,7 @@ def test_a_file_comes_back(files: FileStore) -> None:
     assert files.piece("t", stored, 0) == data[:PIECE_BYTES]
 
 
-def test_a_file_keeps_its_zone(files: FileStore) -> None:
+def test_a_file_keeps_its_zone(files: Files) -> None:
     put(files, "free")
     bound = files.put("t", "bound", "b.jsonl", "batch", [b"x"], residency="eu")
     assert bound.residency == "eu"
@@ -92,7 +163,7 @@ def test_a_store_of_before_zones_is_taken_over(tmp_path: Path) -> None:
             assert stored.residency is None
 
 
-def test_nobody_finds_anothers(files: FileStore) -> None:
+def test_nobody_finds_anothers(files: Files) -> None:
     put(files, "f")
     assert files.get("u", "f") is None
     with pytest.raises(Unavailable, match="replaced or deleted"):
@@ -103,7 +174,7 @@ def test_nobody_finds_anothers(files: FileStore) -> None:
     assert content(files, "f") == b"x"
 
 
-def test_files_are_listed_in_pages(files: FileStore) -> None:
+def test_files_are_listed_in_pages(files: Files) -> None:
     for id in ("a", "b", "c"):
         put(files, id)
     files.put("t", "out", "out", "batch_output", [])
@@ -113,7 +184,7 @@ def test_files_are_listed_in_pages(files: FileStore) -> None:
     assert [each.id for each in files.page("t", newest_first=False, after="a", limit=1)] == ["b"]
 
 
-def test_a_file_takes_the_place_of_its_predecessor(files: FileStore) -> None:
+def test_a_file_takes_the_place_of_its_predecessor(files: Files) -> None:
     put(files, "f", b"old")
     before = of(files, "f")
     put(files, "f", b"new")
@@ -124,7 +195,7 @@ def test_a_file_takes_the_place_of_its_predecessor(files: FileStore) -> None:
     assert len(files.page("t")) == 1
 
 
-def test_files_are_deleted_and_expire(files: FileStore, clock: Clock) -> None:
+def test_files_are_deleted_and_expire(files: Files, clock: Clock) -> None:
     put(files, "a")
     put(files, "b")
     assert files.delete("t", "a")
@@ -134,11 +205,12 @@ def test_files_are_deleted_and_expire(files: FileStore, clock: Clock) -> None:
     assert files.get("t", "b") is None
     assert files.page("t") == []
     put(files, "c")
-    with pytest.raises(Unavailable, match="replaced or deleted"):
-        files.piece("t", b, 0)  # its pieces went when the next file came
+    if isinstance(files, FileStore):  # the servers' clock is the real one
+        with pytest.raises(Unavailable, match="replaced or deleted"):
+            files.piece("t", b, 0)  # its pieces went when the next file came
 
 
-def test_what_tenants_send_is_bounded(files: FileStore) -> None:
+def test_what_tenants_send_is_bounded(files: Files) -> None:
     large = b"x" * (3 * PIECE_BYTES)
     with pytest.raises(BodyTooLarge, match="exceeds"):
         put(files, "f", large + b"x")
@@ -154,7 +226,7 @@ def test_what_tenants_send_is_bounded(files: FileStore) -> None:
     files.put("t", "out", "out", "batch_output", [large])  # an answer is never lost for room
 
 
-def test_others_have_their_turn_while_a_file_is_written(files: FileStore) -> None:
+def test_others_have_their_turn_while_a_file_is_written(files: Files) -> None:
     put(files, "f", b"old")
 
     def chunks() -> Iterator[bytes]:
@@ -170,7 +242,7 @@ def test_others_have_their_turn_while_a_file_is_written(files: FileStore) -> Non
 
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
 def test_of_a_file_that_does_not_become_whole_nothing_remains(
-    tmp_path: Path, files: FileStore, error: type[BaseException]
+    files: Files, error: type[BaseException]
 ) -> None:
     def chunks() -> Iterator[bytes]:
         yield b"x" * ((TRANSACTION_PIECES + 1) * PIECE_BYTES)
@@ -180,11 +252,10 @@ def test_of_a_file_that_does_not_become_whole_nothing_remains(
     with pytest.raises(error):
         files.put("t", "f", "f", "batch_output", chunks())
     assert content(files, "f") == b"old"
-    with contextlib.closing(sqlite3.connect(tmp_path / "files.db")) as database:
-        assert database.execute("SELECT COUNT(*) FROM pieces").fetchone() == (1,)
+    assert num_pieces(files) == 1
 
 
-def test_a_file_that_takes_too_long_is_not_stored(files: FileStore, clock: Clock) -> None:
+def test_a_file_that_takes_too_long_is_not_stored(files: Files, clock: Clock) -> None:
     def chunks() -> Iterator[bytes]:
         yield b"x"
         clock.now += UPLOAD_SECONDS
@@ -193,9 +264,10 @@ def test_a_file_that_takes_too_long_is_not_stored(files: FileStore, clock: Clock
     with pytest.raises(Unavailable):
         files.put("t", "f", "f", "batch", chunks())
     assert [each.id for each in files.page("t")] == ["other"]
+    assert num_pieces(files) == 1
 
 
-def test_room_is_for_one_of_two_files_that_come_at_once(files: FileStore) -> None:
+def test_room_is_for_one_of_two_files_that_come_at_once(files: Files) -> None:
     def chunks() -> Iterator[bytes]:
         yield b"x" * (2 * PIECE_BYTES)
         put(files, "other", b"x" * (3 * PIECE_BYTES))
@@ -204,3 +276,82 @@ def test_room_is_for_one_of_two_files_that_come_at_once(files: FileStore) -> Non
     with pytest.raises(QuotaExceeded, match="bytes in all"):
         files.put("t", "f", "f", "batch", chunks())
     assert [each.id for each in files.page("t")] == ["other"]
+
+
+# --- on NATS servers -----------------------------------------------------------------------------
+
+
+def test_a_file_is_found_at_another_edge_at_once(servers: Servers, clock: Clock) -> None:
+    with servers.opened(clock, "two") as one, servers.opened(clock, "two") as other:
+        for number in range(4):
+            put(one, f"file-{number}", b"%d" % number)
+            assert content(other, f"file-{number}") == b"%d" % number
+        assert [each.id for each in other.page("t")] == [f"file-{n}" for n in (3, 2, 1, 0)]
+        assert other.delete("t", "file-2")
+        assert one.get("t", "file-2") is None
+
+
+def test_of_two_uploads_at_two_edges_one_sees_the_other(servers: Servers, clock: Clock) -> None:
+    with servers.opened(clock, "room") as one, servers.opened(clock, "room") as other:
+        with ThreadPoolExecutor(2) as threads:
+            large = b"x" * (3 * PIECE_BYTES)
+            uploads = [
+                threads.submit(put, each, id, large) for each, id in ((one, "a"), (other, "b"))
+            ]
+        refused = [upload.exception() for upload in uploads if upload.exception()]
+        assert [type(error) for error in refused] == [QuotaExceeded]
+        assert len(one.page("t")) == 1
+        assert num_pieces(one) == 3
+
+
+@pytest.mark.parametrize("fault", SOME_FAULTS)
+def test_a_file_is_whole_or_absent_whatever_fails(
+    servers: Servers, clock: Clock, fault: Fault
+) -> None:
+    """At each request of an upload that takes another's place, and of a deletion."""
+    old, new = b"o" * (PIECE_BYTES + 1), b"n" * (2 * PIECE_BYTES)
+
+    def run(at: int) -> bool:
+        plan, zone = FaultPlan(fault, at, servers.cluster), secrets.token_hex(4)
+        with servers.opened(clock, zone, plan) as one, servers.opened(clock, zone) as other:
+            put(other, "f", old)
+            plan.is_armed = True
+            try:
+                put(one, "f", new)
+            except Unavailable:
+                assert content(other, "f") == old, "it was refused, and left nothing"
+            else:
+                assert content(other, "f") == new
+            plan.is_armed = False
+            put(one, "f", new)
+            assert content(one, "f") == new
+            clock.now += UPLOAD_SECONDS
+            put(other, "f", new)  # which sweeps
+            assert num_pieces(other) == 2
+            assert len(servers.run(other.stream.keys())) == 2 + 2  # its head and the tenant's turn
+        return plan.was_hit
+
+    at = 0
+    while run(at):
+        at += 1
+    assert at >= 10
+
+
+def test_a_deletion_that_fails_left_a_file_or_none(servers: Servers, clock: Clock) -> None:
+    def run(at: int) -> bool:
+        plan, zone = FaultPlan("answer lost", at, servers.cluster), secrets.token_hex(4)
+        with servers.opened(clock, zone, plan) as one, servers.opened(clock, zone) as other:
+            put(other, "f", b"x")
+            plan.is_armed = True
+            try:
+                assert one.delete("t", "f")
+            except Unavailable:
+                assert content(other, "f") == b"x"
+            else:
+                assert other.get("t", "f") is None
+        return plan.was_hit
+
+    at = 0
+    while run(at):
+        at += 1
+    assert at >= 4
