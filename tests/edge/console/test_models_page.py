@@ -68,6 +68,24 @@ def test_a_filter_leaves_what_it_names(pages: Pages) -> None:
     page.wait_for_selector("text=No model of that name is served here.")
 
 
+def test_every_page_is_reached_by_keys_alone(pages: Pages) -> None:
+    page = pages.open()
+    page.wait_for_selector("#run")
+    page.keyboard.press("Escape")
+    links = page.locator(".nav a")
+    for place in range(links.count()):
+        keys, name = (
+            links.nth(place).get_attribute(each) for each in ("aria-keyshortcuts", "data-page")
+        )
+        for key in keys.split():
+            page.keyboard.press(key)
+        page.wait_for_selector(f"main[data-page='{name}']")
+        page.wait_for_selector(f".nav a[data-page='{name}'][aria-current='page']")
+        assert page.evaluate("location.pathname") == f"/console/{name}"
+        page.keyboard.press("Escape")
+    assert links.count() == 6
+
+
 def test_a_tenant_sees_what_it_may_run_and_no_node(at: Deployment, pages: Pages) -> None:
     _, record = at.edge.tokens.create(account_id="f" * 32, role="developer", models=(CHAT,), now=0)
     page = pages.open(pages.link(record.id, path="/console/models"))

@@ -135,6 +135,24 @@ def test_rows_are_opened_by_keys(at: Deployment, pages: Pages) -> None:
     page.wait_for_selector("#run")
 
 
+def test_the_row_that_keys_chose_is_in_view(at: Deployment, pages: Pages) -> None:
+    ids = [at.run(prompt="hi").headers["x-request-id"] for _ in range(60)][::-1]
+    page = pages.open(pages.link(path="/console/requests"))
+    page.wait_for_selector(f"tr[data-name='{ids[0]}']")
+    page.keyboard.press("Escape")
+    for key, times, place in (("j", 51, 50), ("k", 45, 5)):
+        for _ in range(times):
+            page.keyboard.press(key)
+        box = page.locator("tr.cursor").bounding_box()
+        assert page.get_attribute("tr.cursor", "data-name") == ids[place]
+        head, room = page.locator("thead").bounding_box(), page.viewport_size["height"]
+        assert head["y"] + head["height"] <= box["y"] + 1
+        assert box["y"] + box["height"] <= room
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".wf-row")
+    assert page.evaluate("location.pathname") == f"/console/requests/{ids[5]}"
+
+
 def test_another_accounts_request_is_not_known(at: Deployment, pages: Pages) -> None:
     theirs, _ = at.edge.tokens.create(account_id="f" * 32, role="developer", now=0)
     path = f"/client/v4/accounts/{'f' * 32}/ai/run/{MODEL}"
