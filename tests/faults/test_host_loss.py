@@ -150,6 +150,19 @@ def test_a_host_that_is_killed_alone_finds_its_nodes_again(
 
 
 @pytest.mark.timeout(300)
+def test_an_autoscaled_pool_sleeps_and_wakes_on_hosts(
+    platform: HostedPlatform, hosts: list[Process]
+) -> None:
+    auto = {"replicas": None, "min_replicas": 0, "max_replicas": 3, "idle_seconds": 1.0}
+    platform.client.patch("pools/fra-many", **auto)
+    until(lambda: names(hosts) == [])
+    with platform.ai() as ai:
+        assert ai.run(MODEL, ASKED)["usage"]["completion_tokens"] > 0, "it waited for a node"
+    platform.client.patch("pools/fra-many", replicas=3, min_replicas=None, max_replicas=None)
+    until(lambda: platform.ready() == 3)
+
+
+@pytest.mark.timeout(300)
 def test_a_killed_machine_is_replaced_within_seconds(
     platform: HostedPlatform, hosts: list[Process]
 ) -> None:
