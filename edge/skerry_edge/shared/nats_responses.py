@@ -41,7 +41,7 @@ class NatsResponses:
     """See `Responses`. Lives on the loop of its connection."""
 
     def __init__(self, stream: KeyedStream, *, max_tenant_bytes: int = MAX_TENANT_BYTES) -> None:
-        self._stream = stream
+        self.stream = stream
         self._max_tenant_bytes = max_tenant_bytes
         self._written = OrderedDict[str, Written]()  # by tenant, the one of late at the end
 
@@ -49,20 +49,20 @@ class NatsResponses:
         document = encode_stored(stored)
         if len(document) > self._max_tenant_bytes:
             return False
-        await write_value(self._stream, key_of(tenant, id), document, seconds=PUT_SECONDS)
+        await write_value(self.stream, key_of(tenant, id), document, seconds=PUT_SECONDS)
         await self._make_room(tenant, len(document))
         return True
 
     async def get(self, tenant: str, id: str) -> StoredResponse | None:
-        document = await read_value(self._stream, key_of(tenant, id))
+        document = await read_value(self.stream, key_of(tenant, id))
         return None if document is None else await asyncio.to_thread(decode_stored, document)
 
     async def delete(self, tenant: str, id: str) -> bool:
         key = key_of(tenant, id)
-        if await self._stream.last(key) is None:
+        if await self.stream.last(key) is None:
             return False
-        await self._stream.delete(key)  # without its head it is not there
-        await self._stream.delete(f"{key}.>")
+        await self.stream.delete(key)  # without its head it is not there
+        await self.stream.delete(f"{key}.>")
         return True
 
     def close(self) -> None:
@@ -80,5 +80,5 @@ class NatsResponses:
         if written.unbounded * BOUNDED_EACH >= self._max_tenant_bytes:
             keep = max(1, self._max_tenant_bytes * written.messages // written.bytes)
             with contextlib.suppress(Unavailable):  # then the next one makes it
-                await self._stream.delete(f"{key_of(tenant)}.>", keep=keep)
+                await self.stream.delete(f"{key_of(tenant)}.>", keep=keep)
                 written.unbounded = 0

@@ -4,6 +4,7 @@ that goes to NATS servers."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -243,6 +244,34 @@ def test_servers_that_are_away_fail_no_request(tmp_path: Path) -> None:
             cluster.kill("n1")
             async with asyncio.timeout(5):
                 assert await keys.claim(A, key, "two", b"d") == Claimed("two", b"d")
+
+    try:
+        asyncio.run(use())
+    finally:
+        cluster.stop()
+
+
+@pytest.mark.slow
+def test_what_put_returned_any_edge_finds_at_once_also_while_a_leader_dies(tmp_path: Path) -> None:
+    """Three servers, of which any may answer a read, and one is killed -9."""
+    cluster = NatsCluster(tmp_path, size=3)
+
+    async def use() -> None:
+        async with RESPONSE_DRIVERS.on(cluster) as open:
+            one, other = await open(), await open()
+            assert isinstance(one, NatsResponses)
+            num_found = 0
+            for id in map(str, itertools.count()):
+                if id == "500":
+                    cluster.kill(await cluster.leader(one.stream.name))
+                if num_found == 1000:
+                    return
+                try:
+                    await one.put(A, id, stored(id))
+                except Unavailable:  # there is no leader
+                    continue
+                assert await patient(lambda id=id: other.get(A, id)) == stored(id)
+                num_found += 1
 
     try:
         asyncio.run(use())
