@@ -76,8 +76,6 @@ class Lease:
         self._pace = 0.0  # nano-dollars a second
         self._paced_at, self._paced_spent = -float("inf"), 0
 
-    # --- spending ---------------------------------------------------------------------------------
-
     def room(self, periods: Sequence[str]) -> int:
         """Return what may be spent at once in all of these."""
         return min([self._room(each) for each in periods])
@@ -169,17 +167,21 @@ class Lease:
         need: int,
         now: float,
         *,
+        least: int = 0,
         giving: Giving = "nothing",
         edges: int = 1,
     ) -> CapRecord | None:
         """Return the record as it should be, to be written under the revision that is known; None:
         as it is. What it gives back is given up at once.
 
-        `need` is what waits to be spent here, `edges` how many share the cap.
+        `need` is what waits to be spent here, `least` the smallest part of it that is of use, and
+        `edges` how many share the cap.
         """
         target = self.target(periods, now)
         steps = {each: self._step(each, need, target, giving, edges) for each in periods}
         room = min([self._room(each) + step for each, step in steps.items()])
+        if room < least and giving == "nothing":
+            room = self.room(periods)
         steps = {  # what one period has beyond another is of no use
             each: min(step, max(0, room - self._room(each))) for each, step in steps.items()
         }
@@ -217,8 +219,6 @@ class Lease:
             return -max(0, given)
         fair = max(need - room, free // (2 * max(1, edges)))
         return max(0, min(max(need, target) - room, fair, free))
-
-    # --- what became of it ------------------------------------------------------------------------
 
     def stored(self, revision: int) -> None:
         """Take over what was planned: it is in the store."""

@@ -78,7 +78,8 @@ class Purse:
         self._waiting: deque[WaitingRequest] = deque()
         self._giving: Giving = "nothing"
         self._is_resting = False  # whether no more is asked for, until somebody spends
-        self._empty_until = -float("inf")
+        self._renew_after = -float("inf")
+        self._empty_until = -float("inf")  # who lacks money is refused, others were asked lately
         self._changed = asyncio.Event()  # the record, by somebody
         self._worker: asyncio.Task[None] | None = None
 
@@ -89,7 +90,7 @@ class Purse:
         self.used_at, self._is_resting = self._clock(), False
         if not self.is_read or not self.lease.spend(amount, periods):
             await self._wait_for(amount, periods)
-        elif self._empty_until < self.used_at and self.lease.is_low(self._periods(), self.used_at):
+        elif self._renew_after < self.used_at and self.lease.is_low(self._periods(), self.used_at):
             self._stir()
         self.num_holds += 1
 
@@ -197,7 +198,7 @@ class Purse:
                 before = self.lease.room(self._periods())
                 await self._change(0)
                 if self._write is None and self.lease.room(self._periods()) <= before:
-                    self._empty_until = self._clock() + AGAIN_SECONDS
+                    self._renew_after = self._clock() + AGAIN_SECONDS
             else:
                 return False
         except Unavailable as error:
@@ -209,7 +210,7 @@ class Purse:
 
     def _is_low(self) -> bool:
         now = self._clock()
-        if self._is_resting or now < self._empty_until:
+        if self._is_resting or now < self._renew_after:
             return False
         return self.lease.is_low(self._periods(), now)
 
@@ -232,8 +233,9 @@ class Purse:
                 return
             if need := self._grant():
                 await self._wait_for_others(need)
+            if self._grant():  # refusals of others meanwhile do not put this off
+                self._empty_until = self._clock() + AGAIN_SECONDS
         if self._write is None and self._grant():
-            self._empty_until = self._clock() + AGAIN_SECONDS
             for waiting in asked:
                 if not waiting.outcome.done():
                     waiting.outcome.set_exception(NoRoom())
@@ -255,9 +257,11 @@ class Purse:
     async def _change(self, need: int, giving: Giving = "nothing") -> None:
         """Change the record, if there is something to change."""
         while True:
+            least = min((each.amount for each in self._waiting), default=0)
             planned = self.lease.plan(
-                self._periods(), need, self._clock(), giving=giving, edges=self._edges()
-            )
+                self._periods(), need, self._clock(),
+                least=least, giving=giving, edges=self._edges(),
+            )  # fmt: skip
             if planned is None:
                 return
             data = msgspec.msgpack.encode(planned)

@@ -43,7 +43,9 @@ class Edge:
                answers: bool = True) -> None:  # fmt: skip
         self.now += 1.0
         if self.pending is None:
-            planned = self.lease.plan(PERIODS, need, self.now, giving=giving, edges=3)
+            planned = self.lease.plan(
+                PERIODS, need, self.now, least=min(need, 50), giving=giving, edges=3
+            )
             if planned is None:
                 return
             self.pending = planned, self.lease.revision

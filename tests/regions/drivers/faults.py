@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -63,8 +64,7 @@ class FaultyClient(Client):
                 self._transport.close()  # type: ignore[union-attr]
                 return await sent
             case _:
-                thaw = freeze(self._plan.cluster)
-                asyncio.get_running_loop().call_later(FROZEN_SECONDS, thaw)
+                threading.Timer(FROZEN_SECONDS, freeze(self._plan.cluster)).start()
                 return await super().request(*args, **options)
 
 

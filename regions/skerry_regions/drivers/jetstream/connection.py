@@ -159,32 +159,32 @@ class JetStream:
     async def _keep(self, first: asyncio.Future[None]) -> None:
         """Keep a connection for ever. `first` gets the first outcome, if anything waits for it."""
         while True:
-            ended = asyncio.Event()
-            await self._connect(ended)
-            try:
-                await self._prepare()
-            except StateUnfit as error:
-                self._problem = str(error)
-                if not first.done():
-                    return first.set_exception(error)
-                logger.error("state %s: %s", self._url, error)
-                await asyncio.sleep(UNFIT_SECONDS)
-            except NatsError as error:
-                self._problem = _reason(error)
-            else:
-                self._problem = ""
-                if not first.done():
-                    first.set_result(None)
-                await ended.wait()
-                self._problem = f"the servers ended the connection: {self._client.last_error}"
-                logger.error("state %s: %s", self._url, self._problem)
-            await self._client.close()
+            changed = asyncio.Event()
+            await self._connect(changed)
+            while not self._client.is_closed:
+                changed.clear()
+                try:
+                    if not await self._prepare():
+                        break
+                except StateUnfit as error:
+                    self._problem = str(error)
+                    if not first.done():
+                        return first.set_exception(error)
+                    logger.error("state %s: %s", self._url, error)
+                    await asyncio.sleep(UNFIT_SECONDS)
+                else:
+                    self._problem = ""
+                    if not first.done():
+                        first.set_result(None)
+                    await changed.wait()
+            self._problem = f"the servers ended the connection: {self._client.last_error}"
+            logger.error("state %s: %s", self._url, self._problem)
             await asyncio.sleep(PAUSE_SECONDS)
             self._client = self._make_client()
 
-    async def _connect(self, ended: asyncio.Event) -> None:
+    async def _connect(self, changed: asyncio.Event) -> None:
         """Return when a server is reached. A connection that is lost is made again by the client;
-        `ended` is set when it does that no more."""
+        `changed` is set when it is, and when the client gives up: servers may have lost streams."""
         client = self._client
 
         async def failed(error: Exception) -> None:
@@ -193,8 +193,8 @@ class JetStream:
                 self._problem = self._problem and _reason(error)
                 await asyncio.sleep(PAUSE_SECONDS)
 
-        async def closed() -> None:
-            ended.set()
+        async def note() -> None:
+            changed.set()
 
         await client.connect(
             [*self._url.servers],
@@ -208,12 +208,13 @@ class JetStream:
             ping_interval=2,
             max_outstanding_pings=2,
             error_cb=failed,
-            closed_cb=closed,
+            closed_cb=note,
+            reconnected_cb=note,
         )
 
-    async def _prepare(self) -> None:
-        """Check the servers, then have all streams, however often that takes. Raises
-        `StateUnfit`."""
+    async def _prepare(self) -> bool:
+        """Check the servers, then have all streams, however often that takes; False when the client
+        has ended. Raises `StateUnfit`."""
         while not self._client.is_closed:
             try:
                 settings = await read_settings(self._client, self._url)
@@ -221,11 +222,11 @@ class JetStream:
                     raise StateUnfit(" ".join(problems))
                 for spec, zone in self._declared:
                     await self._have(spec.config(zone, self._url.replicas))
-                return
+                return True
             except (Unavailable, JetStreamError) as error:
-                self._problem = str(error)
+                self._problem = self._problem and str(error)
                 await asyncio.sleep(PREPARE_SECONDS)
-        raise NatsError("the connection was closed")
+        return False
 
     async def _have(self, config: Mapping[str, Any]) -> None:
         """Make a stream, or change it into what is declared."""
