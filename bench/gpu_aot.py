@@ -19,10 +19,10 @@ from rich.table import Table
 SHARED_MEMORY = {80: 163 << 10, 90: 227 << 10}  # bytes a program may have, CUDA C programming guide
 BUDGETS = {
     "decode": {
-        "_rotate_and_store": 296, "_attend_split": 872, "_merge_splits": 296,
+        "_rotate_and_store": 296, "_attend_split": 1032, "_merge_splits": 336,
     },
     "attention": {
-        "_rotate_and_store": 296, "_attend_split": 872, "_merge_splits": 296,
+        "_rotate_and_store": 296, "_attend_split": 1032, "_merge_splits": 336,
         "_attend_whole": 1456, "_copy": 216, "_sum": 208,
     },
     "operations": {
@@ -33,15 +33,15 @@ BUDGETS = {
         "_gather": 1408, "_settle": 4240,
     },
     "windows and norms": {
-        "_rotate_and_store": 680, "_attend_split": 936, "_merge_splits": 304,
+        "_rotate_and_store": 680, "_attend_split": 1152, "_merge_splits": 336,
         "_attend_whole": 1600, "_copy": 216, "_sum": 208,
     },
     "KV in int8": {
-        "_rotate_and_store": 512, "_attend_split": 1416, "_merge_splits": 296,
+        "_rotate_and_store": 512, "_attend_split": 1552, "_merge_splits": 336,
         "_attend_whole": 1728, "_copy": 328, "_sum": 208,
     },
     "KV in fp8": {
-        "_rotate_and_store": 480, "_attend_split": 1368, "_merge_splits": 296,
+        "_rotate_and_store": 480, "_attend_split": 1536, "_merge_splits": 336,
         "_attend_whole": 1728, "_copy": 328, "_sum": 208,
     },
     "weights in fp8": {

@@ -163,11 +163,15 @@ def launch_attention(
     where = ints(TOKENS), ints(TOKENS)
     norm = heads[0, 0] if is_normed else None
     triton_ops.rotate_and_store(heads, kv, *where, (cos, cos), q_norm=norm, k_norm=norm, scales=own)
-    arguments = heads, kv, ints(2, 9), where[0], tiles, out
-    triton_attention.attend_split(*arguments, num_splits=3, window=window, scales=own)
+    pieces = triton_attention.ContextPieces(
+        ints(3), ints(3), ints(3, 4), ints(2), ints(1), num_parts=3
+    )
+    split = heads, kv, where[0], tiles, pieces, out
+    triton_attention.attend_split(*split, window=window, scales=own)
     if is_decode:
         return
-    triton_attention.attend_whole(*arguments, window=window, scales=own)
+    whole = heads, kv, ints(2, 9), where[0], tiles, out
+    triton_attention.attend_whole(*whole, window=window, scales=own)
     blocks = pool.movedim(2, 0).contiguous()
     triton_blocks.gather(stored, ints(NUM_BLOCKS), blocks, scales)
     triton_blocks.scatter(stored, ints(NUM_BLOCKS), blocks, scales)

@@ -25,7 +25,7 @@ from bench.subjects.requests import Request, SamplingParams
 from skerry_core.config import BLOCK_SIZE, EngineConfig
 from skerry_core.engine.engine import Engine
 from skerry_core.kernels.torch.quantized import NarrowWeights
-from skerry_core.kernels.triton.attention import SPLIT_BLOCKS, Tiles, attend_split
+from skerry_core.kernels.triton.attention import SPLIT_BLOCKS, ContextPieces, Tiles, attend_split
 from skerry_core.runners.torch_gpu import Kernels, TorchRunner
 from skerry_core.runners.torch_loading import load_decoder
 
@@ -220,14 +220,21 @@ class Bench(Subject):
         tables = torch.arange(s.long_rows * per_row, dtype=torch.int32, device=self.device)
         positions = torch.full_like(rows, s.long_context - 1)
         q = torch.randn(s.long_rows, c.num_heads, c.head_dim, dtype=s.dtype, device=self.device)
-        out, tiles = torch.empty_like(q), Tiles(rows, rows, torch.ones_like(rows), longest=1)
+        out, ones = torch.empty_like(q), torch.ones_like(rows)
+        tiles = Tiles(rows, rows, ones, longest=1)
         splits = -(-per_row // SPLIT_BLOCKS)
+        blocks = torch.nn.functional.pad(
+            tables.view(s.long_rows, -1), (0, splits * SPLIT_BLOCKS - per_row)
+        )
+        count, each = s.long_rows * splits, torch.arange(splits, dtype=torch.int32).to(rows.device)
+        pieces = ContextPieces(
+            rows.repeat_interleave(splits), each.repeat(s.long_rows),
+            blocks.view(-1, SPLIT_BLOCKS), rows * splits, ones[:1] * count,
+            num_parts=count,
+        )  # fmt: skip
 
         def run() -> None:
-            attend_split(
-                q, kv, tables.view(s.long_rows, -1), positions, tiles, out, num_splits=splits,
-                window=None,
-            )  # fmt: skip
+            attend_split(q, kv, positions, tiles, pieces, out, window=None)
 
         rate = kv.nbytes / self.kernel_seconds(run)
         name = f"attention, {s.long_rows} rows, context {s.long_context}"

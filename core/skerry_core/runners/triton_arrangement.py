@@ -18,7 +18,23 @@ from skerry_core.kernels.triton.attention import (
 )
 
 _ROW_STEP = 32  # rows: buckets above it are its multiples
-_LEAST_SPLITS = 4  # of a context: 1,024 tokens
+_USUAL_PIECES = 32  # of a row's context: 8,192 tokens
+
+
+@dataclass(frozen=True, slots=True)
+class PieceArrays:
+    """`ContextPieces` on the host."""
+
+    tiles: Int32  # i32[n]
+    indices: Int32  # i32[n]
+    blocks: Int32  # i32[n, SPLIT_BLOCKS]
+    parts: Int32  # i32[tiles]
+    count: Int32  # i32[1]
+    num_parts: int
+
+    @property
+    def arrays(self) -> list[Int32]:
+        return [self.tiles, self.indices, self.blocks, self.parts, self.count]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +48,13 @@ class Arrangement:
     tables: Int32  # i32[R, M]      unused entries are 0
     split_tiles: tuple[Int32, Int32, Int32]  # rows, starts and lengths of `Tiles`
     whole_tiles: tuple[Int32, Int32, Int32]
-    num_splits: int  # of the longest context among the split tiles
+    pieces: PieceArrays  # of the split tiles
 
     @property
     def arrays(self) -> list[NDArray[Any]]:
         return [
             self.token_ids, self.positions, self.slots, self.samples, self.tables,
-            *self.split_tiles, *self.whole_tiles,
+            *self.split_tiles, *self.whole_tiles, *self.pieces.arrays,
         ]  # fmt: skip
 
 
@@ -48,16 +64,17 @@ def arrange(batch: ForwardBatch, group: int, *, is_invariant: bool) -> Arrangeme
     owners = np.repeat(np.arange(batch.num_rows), counts)
     blocks = batch.block_tables[owners, batch.positions // BLOCK_SIZE]
     is_split = np.full(batch.num_rows, True) if is_invariant else counts == 1
-    last = batch.positions[batch.query_start[1:] - 1][is_split]
+    tables = np.maximum(batch.block_tables, 0)
+    split_tiles = tiles(starts, counts, is_split, tile_tokens(SPLIT_TILE, group))
     return Arrangement(
         token_ids=batch.token_ids,
         positions=batch.positions,
         slots=(blocks * BLOCK_SIZE + batch.positions % BLOCK_SIZE).astype(np.int32),
         samples=batch.sample_tokens,
-        tables=np.maximum(batch.block_tables, 0),
-        split_tiles=tiles(starts, counts, is_split, tile_tokens(SPLIT_TILE, group)),
+        tables=tables,
+        split_tiles=split_tiles,
         whole_tiles=tiles(starts, counts, ~is_split, tile_tokens(WHOLE_TILE, group)),
-        num_splits=int(last.max(initial=0)) // (BLOCK_SIZE * SPLIT_BLOCKS) + 1,
+        pieces=pieces_of(split_tiles, batch.positions, tables),
     )
 
 
@@ -77,35 +94,59 @@ def tiles(
     return rows_first, starts_first, lengths_first
 
 
-def pad(step: Arrangement, rows: int, splits: int, scratch: int) -> Arrangement:
-    """Pad a decoding step to `rows` rows and samples, and contexts of `splits` pieces.
+def pieces_of(tiles: tuple[Int32, Int32, Int32], positions: Int32, tables: Int32) -> PieceArrays:
+    """Cut the contexts of tiles into pieces, of each tile one after the other."""
+    rows, starts, lengths = tiles
+    counts = positions[starts + lengths - 1] // (BLOCK_SIZE * SPLIT_BLOCKS) + 1
+    owners = np.repeat(np.arange(len(rows)), counts)
+    indices = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+    columns = indices[:, None] * SPLIT_BLOCKS + np.arange(SPLIT_BLOCKS)
+    blocks = tables[rows[owners][:, None], np.minimum(columns, tables.shape[1] - 1)]
+    ends = np.cumsum(counts * lengths)
+    return PieceArrays(
+        owners.astype(np.int32), indices.astype(np.int32), blocks.astype(np.int32),
+        (ends - counts * lengths).astype(np.int32), np.array([len(owners)], np.int32),
+        int(ends[-1]) if len(ends) else 0,
+    )  # fmt: skip
+
+
+def pad(step: Arrangement, rows: int, most_pieces: int, scratch: int) -> Arrangement:
+    """Pad a decoding step to `rows` rows and samples, and a list of `most_pieces` pieces.
 
     Padding is rows of one token, whose KV is written to block `scratch` and read back.
     """
-    used = len(step.token_ids)
+    used, pieces = len(step.token_ids), step.pieces
     padding = np.arange(used, rows, dtype=np.int32)
+    count = len(pieces.tiles) + len(padding)  # each row of padding has one
 
-    def filled(array: Int32, value: int) -> Int32:
-        return np.concatenate([array, np.full(rows - len(array), value, np.int32)])
+    def filled(array: Int32, value: int, size: int = rows) -> Int32:
+        rest = np.full((size - len(array), *array.shape[1:]), value, np.int32)
+        return np.concatenate([array, rest])
 
-    tables = np.zeros((rows, splits * SPLIT_BLOCKS), np.int32)
-    width = min(step.tables.shape[1], tables.shape[1])
-    tables[:used, :width] = step.tables[:, :width]
-    tables[used:] = scratch
     tile_rows, starts, lengths = step.split_tiles
+    parts = np.concatenate(
+        [pieces.parts, np.arange(pieces.num_parts, pieces.num_parts + len(padding))]
+    )
     return Arrangement(
         token_ids=filled(step.token_ids, 0),
         positions=filled(step.positions, 0),
         slots=filled(step.slots, scratch * BLOCK_SIZE),
         samples=filled(step.samples, 0),
-        tables=tables,
+        tables=np.zeros((rows, 0), np.int32),  # whole tiles', of which there are none
         split_tiles=(
             np.concatenate([tile_rows, padding]),
             np.concatenate([starts, padding]),
             filled(lengths, 1),
         ),
         whole_tiles=step.whole_tiles,
-        num_splits=splits,
+        pieces=PieceArrays(
+            filled(np.concatenate([pieces.tiles, padding]), 0, most_pieces),
+            filled(pieces.indices, 0, most_pieces),
+            filled(pieces.blocks, scratch, most_pieces),
+            parts.astype(np.int32),
+            np.array([count], np.int32),
+            most_pieces,
+        ),
     )
 
 
@@ -116,10 +157,9 @@ def row_buckets(largest: int) -> list[int]:
     return [n for n in small if n < 2 * largest] + list(above)
 
 
-def split_buckets(max_context: int) -> list[int]:
-    """Return 4, 16, 64 … pieces, up to what holds the longest context."""
-    largest = -(-max_context // (BLOCK_SIZE * SPLIT_BLOCKS))
-    buckets = [_LEAST_SPLITS]
-    while buckets[-1] < largest:
-        buckets.append(buckets[-1] * 4)
-    return buckets
+def most_pieces(rows: int, num_blocks: int, max_context: int) -> int:
+    """Return the pieces that so many rows may have in a graph: all that blocks hold, and more where
+    rows share them; but none is longer than a context."""
+    longest = -(-max_context // (BLOCK_SIZE * SPLIT_BLOCKS))
+    held = num_blocks // SPLIT_BLOCKS + rows
+    return min(rows * longest, max(held, rows * _USUAL_PIECES))

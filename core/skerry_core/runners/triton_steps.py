@@ -1,9 +1,10 @@
 """How a step runs on a GPU: our kernels between cuBLAS's products, decoding as captured graphs.
 
-A step that only decodes is padded to a bucket of rows and of context, and replays the graph of that
-bucket: one launch, no Python in between. Its inputs lie where the graph reads them, and arrive in
-one transfer. A step with longer rows runs kernel by kernel: the device has enough to do meanwhile.
-Neither waits for the device; what reads the result does.
+A step that only decodes is padded to a bucket of rows, and replays the graph of that bucket,
+whatever its contexts: one launch, no Python in between. Its inputs lie where the graph reads them,
+and arrive in one transfer. A step with longer rows runs kernel by kernel: the device has enough to
+do meanwhile. So does one whose rows share more KV than its graph lists pieces for. Neither waits
+for the device; what reads the result does.
 
 When invariant, every row of every step takes the same kernels in tiles of the same shape: products
 are our own, and all attention goes in pieces of 256 tokens, merged in order.
@@ -32,6 +33,7 @@ from skerry_core.kernels.triton import triton_ops
 from skerry_core.kernels.triton.attention import (
     SPLIT_TILE,
     WHOLE_TILE,
+    ContextPieces,
     Tiles,
     attend_split,
     attend_whole,
@@ -42,9 +44,10 @@ from skerry_core.runners.torch_kv import PagedKV
 from skerry_core.runners.triton_arrangement import (
     Arrangement,
     arrange,
+    most_pieces,
     pad,
+    pieces_of,
     row_buckets,
-    split_buckets,
     tiles,
 )
 
@@ -68,7 +71,7 @@ class _Inputs:
     tables: Tensor
     split_tiles: Tiles
     whole_tiles: Tiles
-    num_splits: int
+    pieces: ContextPieces  # of the split tiles
 
     @classmethod
     def of(cls, step: Arrangement, device: torch.device, into: Tensor | None = None) -> _Inputs:
@@ -76,7 +79,9 @@ class _Inputs:
         longest = [int(part[2].max(initial=1)) for part in (step.split_tiles, step.whole_tiles)]
         split = Tiles(tiles[0], tiles[1], tiles[2], longest[0])
         whole = Tiles(tiles[3], tiles[4], tiles[5], longest[1])
-        return cls(ids, positions, slots, samples, tables, split, whole, step.num_splits)
+        owners, indices, blocks, parts, count = tiles[6:]
+        pieces = ContextPieces(owners, indices, blocks, parts, count, step.pieces.num_parts)
+        return cls(ids, positions, slots, samples, tables, split, whole, pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +102,9 @@ class TritonSteps:
         self._device = kv.kv.device
         self._is_captured = self._device.type == "cuda"
         self._rows = row_buckets(max_rows)
-        self._splits = split_buckets(config.max_context)
-        self._graphs: dict[tuple[int, int], _Graph] = {}
+        self._graphs: dict[int, _Graph] = {}  # by rows
         self._memory: Any = None  # of all graphs: only one runs at a time
-        step = self._padding(self._rows[-1], self._splits[-1])
+        step = self._padding(self._rows[-1])
         room = sum(array.nbytes + 16 for array in step.arrays)
         self._inputs = torch.zeros(room, dtype=torch.uint8, device=self._device)
 
@@ -109,30 +113,36 @@ class TritonSteps:
         progress("compiling Triton's kernels", 0.0)
         for count in _PREFILLS:
             self._run(_Inputs.of(self._prefill(count), self._device))
-        shapes = [(rows, splits) for rows in self._rows for splits in self._splits][::-1]
-        for done, (rows, splits) in enumerate(shapes if self._is_captured else []):
-            progress("capturing CUDA graphs", done / len(shapes))
-            self._decode(self._placed(self._padding(rows, splits)))
+        for done, rows in enumerate(self._rows[::-1] if self._is_captured else []):
+            progress("capturing CUDA graphs", done / len(self._rows))
+            self._decode(self._placed(self._padding(rows)))
         progress("Triton's kernels are ready", 1.0)
 
     def run(self, batch: ForwardBatch, made: Tensor) -> Tensor:
         step = arrange(batch, self._group, is_invariant=self._is_invariant)
         if batch.num_tokens == batch.num_rows <= self._rows[-1] and batch.num_samples:
             rows = self._rows[bisect_left(self._rows, batch.num_rows)]
-            splits = self._splits[bisect_left(self._splits, step.num_splits)]
-            inputs = self._placed(pad(step, rows, splits, self._kv.num_blocks))
-            feed(inputs.token_ids, batch.feeds, made)
-            return self._decode(inputs)[: batch.num_samples]
+            if len(step.pieces.tiles) + rows - batch.num_rows <= self._most_pieces(rows):
+                inputs = self._placed(self._padded(step, rows))
+                feed(inputs.token_ids, batch.feeds, made)
+                return self._decode(inputs)[: batch.num_samples]
         inputs = _Inputs.of(step, self._device)
         feed(inputs.token_ids, batch.feeds, made)
         return self._run(inputs)
 
-    def _padding(self, rows: int, splits: int) -> Arrangement:
+    def _most_pieces(self, rows: int) -> int:
+        return most_pieces(rows, self._kv.num_blocks, self._decoder.config.max_context)
+
+    def _padded(self, step: Arrangement, rows: int) -> Arrangement:
+        return pad(step, rows, self._most_pieces(rows), self._kv.num_blocks)
+
+    def _padding(self, rows: int) -> Arrangement:
         """Return a step of padding alone."""
         empty = np.zeros(0, np.int32)
         tables, nothing = np.zeros((0, 0), np.int32), (empty, empty, empty)
-        step = Arrangement(empty, empty, empty, empty, tables, nothing, nothing, 1)
-        return pad(step, rows, splits, self._kv.num_blocks)
+        pieces = pieces_of(nothing, empty, tables)
+        step = Arrangement(empty, empty, empty, empty, tables, nothing, nothing, pieces)
+        return self._padded(step, rows)
 
     def _prefill(self, count: int) -> Arrangement:
         """Return a step of one row that fills some of the scratch block."""
@@ -140,12 +150,14 @@ class TritonSteps:
         starts, counts = np.zeros(1, np.int32), np.array([len(counting)], np.int32)
         most = [tile_tokens(tile, self._group) for tile in (SPLIT_TILE, WHOLE_TILE)]
         is_split = np.array([self._is_invariant])
+        tables = np.array([[self._kv.num_blocks]], np.int32)
+        split = tiles(starts, counts, is_split, most[0])
         return Arrangement(
             token_ids=np.zeros_like(counting), positions=counting,
             slots=self._kv.num_blocks * BLOCK_SIZE + counting, samples=counting[-1:],
-            tables=np.array([[self._kv.num_blocks]], np.int32),
-            split_tiles=tiles(starts, counts, is_split, most[0]),
-            whole_tiles=tiles(starts, counts, ~is_split, most[1]), num_splits=1,
+            tables=tables, split_tiles=split,
+            whole_tiles=tiles(starts, counts, ~is_split, most[1]),
+            pieces=pieces_of(split, counting, tables),
         )  # fmt: skip
 
     def _placed(self, step: Arrangement) -> _Inputs:
@@ -156,11 +168,11 @@ class TritonSteps:
         """Compute the logits of a padded step."""
         if not self._is_captured:
             return self._run(inputs)
-        shape = len(inputs.token_ids), inputs.num_splits
-        if shape not in self._graphs:
-            self._graphs[shape] = self._capture(inputs)
-        self._graphs[shape].graph.replay()
-        return self._graphs[shape].logits
+        rows = len(inputs.token_ids)
+        if rows not in self._graphs:
+            self._graphs[rows] = self._capture(inputs)
+        self._graphs[rows].graph.replay()
+        return self._graphs[rows].logits
 
     def _capture(self, inputs: _Inputs) -> _Graph:
         stream = torch.cuda.Stream(self._device)
@@ -192,8 +204,8 @@ class TritonSteps:
             out = heads.new_empty((len(heads), config.num_heads, config.head_dim))
             if has_split:
                 attend_split(
-                    heads, kv, inputs.tables, inputs.positions, inputs.split_tiles, out,
-                    num_splits=inputs.num_splits, window=window, scales=scales,
+                    heads, kv, inputs.positions, inputs.split_tiles, inputs.pieces, out,
+                    window=window, scales=scales,
                 )  # fmt: skip
             if has_whole:
                 attend_whole(

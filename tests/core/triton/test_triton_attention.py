@@ -20,14 +20,15 @@ pytest.importorskip("triton")
 
 from skerry_core.kernels.torch.quantized import LARGEST
 from skerry_core.kernels.triton.attention import (
-    SPLIT_BLOCKS,
     SPLIT_TILE,
     WHOLE_TILE,
+    ContextPieces,
     Tiles,
     attend_split,
     attend_whole,
     tile_tokens,
 )
+from skerry_core.runners.triton_arrangement import pieces_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.triton]
 
@@ -47,6 +48,17 @@ def tiles_of(counts: Sequence[int], most: int) -> Tiles:
     return Tiles(rows, starts, lengths, longest=max(n for *_, n in found))
 
 
+def pieces_on(
+    device: torch.device, tiles: Tiles, positions: np.ndarray[Any, Any], tables: Any
+) -> ContextPieces:
+    """All pieces of tiles."""
+    host = [part.cpu().numpy() for part in (tiles.rows, tiles.starts, tiles.lengths)]
+    found = pieces_of((host[0], host[1], host[2]), positions, np.maximum(tables, 0))
+    arrays = [torch.from_numpy(array).to(device) for array in found.arrays]
+    owners, indices, blocks, parts, count = arrays
+    return ContextPieces(owners, indices, blocks, parts, count, found.num_parts)
+
+
 def attend(
     case: PagedRows, window: int | None, *, is_split: bool, scales: Tensor | None = None
 ) -> Tensor:
@@ -54,12 +66,16 @@ def attend(
     out = out.to(case.q.dtype)
     group = case.heads // case.kv_heads
     tiles = tiles_of(case.counts, tile_tokens(SPLIT_TILE if is_split else WHOLE_TILE, group))
-    arguments = (case.q, case.kv, put(case.tables), put(case.positions), tiles, out)
+    positions = put(case.positions)
     if is_split:
-        splits = -(-case.tables.shape[1] // SPLIT_BLOCKS)
-        attend_split(*arguments, num_splits=splits, window=window, scales=scales)
+        pieces = pieces_on(DEVICE, tiles, case.positions, case.tables)
+        attend_split(
+            case.q, case.kv, positions, tiles, pieces, out, window=window, scales=scales,
+            programs=2 * case.kv_heads,
+        )  # fmt: skip
     else:
-        attend_whole(*arguments, window=window, scales=scales)
+        tables = put(case.tables)
+        attend_whole(case.q, case.kv, tables, positions, tiles, out, window=window, scales=scales)
     return out
 
 
@@ -100,10 +116,12 @@ def test_a_token_has_the_same_bits_beside_others_and_alone(window: int | None) -
     together = attend(case, window, is_split=True)
     for token, (position, row) in enumerate(zip(case.positions, case.owners, strict=True)):
         own = put([0])
+        tiles = Tiles(own, own, put([1]), 1)
         alone = torch.empty_like(together[:1])
         attend_split(
-            case.q[token : token + 1], case.kv, put(case.tables[row : row + 1]), put([position]),
-            Tiles(own, own, put([1]), 1), alone, num_splits=2, window=window,
+            case.q[token : token + 1], case.kv, put([position]), tiles,
+            pieces_on(DEVICE, tiles, np.array([position]), case.tables[row : row + 1]), alone,
+            window=window,
         )  # fmt: skip
         check_same(alone[0], together[token])
 

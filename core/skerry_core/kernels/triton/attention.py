@@ -6,9 +6,10 @@ never loaded, since idle blocks may hold anything, NaN included.
 
 Two ways. `attend_split` cuts a context after every 256 tokens, whatever the batch, and merges the
 pieces in their order: for decoding, and, since a token's bits then depend on its context alone,
-where they are to be equal in any batch. `attend_whole` goes through a context in one piece with
-a tile of many tokens: for prefill. A block that a token does not see leaves its running maximum,
-sum and accumulator untouched, bit for bit.
+where they are to be equal in any batch. Its programs go through a list of all pieces, so
+that one long context costs what its own pieces do, not as many for every row. `attend_whole` goes
+through a context in one piece with a tile of many tokens: for prefill. A block that a token does
+not see leaves its running maximum, sum and accumulator untouched, bit for bit.
 """
 
 # Kernels are compiled from what looks like Python; its types are not.
@@ -29,6 +30,8 @@ from skerry_core.kernels.triton.triton_math import LOG2_E
 
 SPLIT_BLOCKS = 4  # blocks per piece of a context: 256 tokens
 SPLIT_TILE = 16  # rows of a tile: the least that tensor cores take
+_PROGRAMS = 512  # about as many as a device runs at a time: an empty one is not free
+_STAGES = 5  # of loads of a piece's blocks: the least with which Triton has two in flight
 WHOLE_TILE = 64  # rows of a tile in prefill; their fp32 accumulator lies in registers
 
 _BLOCK: tl.constexpr = tl.constexpr(BLOCK_SIZE)
@@ -44,6 +47,18 @@ class Tiles:
     longest: int  # of the lengths, as the host knows
 
 
+@dataclass(frozen=True, slots=True)
+class ContextPieces:
+    """Every piece of the tiles' contexts, in any order."""
+
+    tiles: Tensor  # i32[n]       whose it is
+    indices: Tensor  # i32[n]     which of its context
+    blocks: Tensor  # i32[n, SPLIT_BLOCKS]
+    parts: Tensor  # i32[tiles]   place of a tile's first part: of each piece one for each token
+    count: Tensor  # i32[1]       how many there are, of n
+    num_parts: int  # at most, as the host knows
+
+
 def tile_tokens(tile: int, group: int) -> int:
     """Return tokens of a tile of so many rows, where a KV head serves `group` query heads."""
     return max(tile // group, 1)
@@ -52,33 +67,34 @@ def tile_tokens(tile: int, group: int) -> int:
 def attend_split(
     q: Tensor,  # [T, >= H, D], of which the first H heads are queries
     kv: Tensor,  # [2, N, Hk, 64, D]
-    tables: Tensor,  # i32[R, M]
     positions: Tensor,  # i32[T]
     tiles: Tiles,
+    pieces: ContextPieces,
     out: Tensor,  # [T, H, D], written
     *,
-    num_splits: int,  # pieces of the longest context
     window: int | None,
     scales: Tensor | None = None,  # f32[2, N, Hk, 64] of KV in 8 bits
+    programs: int = _PROGRAMS,  # at most, or one for each KV head
 ) -> None:
     """Attend with every token of the tiles to its context, its own KV stored before.
 
     A tile's lengths are at most `tile_tokens(SPLIT_TILE, H / Hk)`.
     """
-    num_tokens, heads, width = out.shape
+    _, heads, width = out.shape
     group = heads // kv.shape[2]
-    parts = out.new_empty((num_tokens, heads, num_splits, width), dtype=torch.float32)
-    sums = out.new_empty((num_tokens, heads, num_splits, 2), dtype=torch.float32)
-    _attend_split[(tiles.rows.shape[0], kv.shape[2], num_splits)](
-        q, kv, kv if scales is None else scales, tables, positions,
-        tiles.rows, tiles.starts, tiles.lengths, parts, sums,
-        q.stride(0), kv.stride(0), tables.stride(0), num_splits, width**-0.5,
+    parts = out.new_empty((pieces.num_parts, heads, width), dtype=torch.float32)
+    sums = out.new_empty((pieces.num_parts, heads, 2), dtype=torch.float32)
+    turns = min(len(pieces.tiles), max(programs // kv.shape[2], 1))
+    _attend_split[(turns, kv.shape[2])](
+        q, kv, kv if scales is None else scales, positions, tiles.starts, tiles.lengths,
+        pieces.tiles, pieces.indices, pieces.blocks, pieces.parts, pieces.count, parts, sums,
+        q.stride(0), kv.stride(0), width**-0.5,
         HEADS=heads, GROUP=group, WIDTH=width, PADDED=triton.next_power_of_2(width),
         TILE=max(SPLIT_TILE, triton.next_power_of_2(group)), SPLIT=SPLIT_BLOCKS,
-        WINDOW=window or 0, IS_SCALED=scales is not None, num_warps=4,
+        WINDOW=window or 0, IS_SCALED=scales is not None, num_warps=4, num_stages=_STAGES,
     )  # fmt: skip
     _merge_splits[(tiles.rows.shape[0], tiles.longest, heads)](
-        parts, sums, positions, tiles.starts, tiles.lengths, out, num_splits,
+        parts, sums, positions, tiles.starts, tiles.lengths, pieces.parts, out,
         HEADS=heads, WIDTH=width, PADDED=triton.next_power_of_2(width), SPLIT=SPLIT_BLOCKS,
         WINDOW=window or 0, num_warps=1,
     )  # fmt: skip
@@ -109,49 +125,52 @@ def attend_whole(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["table_stride", "num_splits"])
+@triton.jit
 def _attend_split(
-    q, kv, scales, tables, positions, tile_rows, tile_starts, tile_lengths, parts, sums,
-    q_stride, value_offset, table_stride, num_splits, scale,
+    q, kv, scales, positions, tile_starts, tile_lengths,
+    piece_tiles, piece_indices, piece_blocks, first_parts, num_pieces, parts, sums,
+    q_stride, value_offset, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr,
     TILE: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr, IS_SCALED: tl.constexpr,
 ):  # fmt: skip
-    """Attend with one tile, one KV head to one piece: its unnormalised part, maximum and sum."""
-    tile, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    i, lengths = tl.arange(0, TILE), tl.load(tile_lengths + tile)
-    is_row = (i // GROUP < lengths) & (i < TILE // GROUP * GROUP)
-    tokens = tl.load(tile_starts + tile) + i // GROUP
-    position = tl.load(positions + tokens, mask=is_row, other=-1)
-    first, last = _visible_range(position, is_row, WINDOW)
-    begin = tl.maximum(split * SPLIT, first // _BLOCK)
-    end = tl.minimum(split * SPLIT + SPLIT, last // _BLOCK + 1)
-    if (begin >= end) | (lengths == 0):
-        return
+    """Attend to some pieces with one KV head: their unnormalised parts, maxima and sums."""
+    head, i, d = tl.program_id(1), tl.arange(0, TILE), tl.arange(0, PADDED)
     heads = head * GROUP + i % GROUP
-    table = tables + tl.load(tile_rows + tile) * table_stride
-    d = tl.arange(0, PADDED)
-    at = tokens[:, None].to(tl.int64) * q_stride + heads[:, None] * WIDTH + d[None]
-    queries = tl.load(q + at, mask=is_row[:, None] & (d < WIDTH)[None], other=0.0)
-    largest, total, mixed = _attend_blocks(
-        queries, kv, scales, table, position, head, begin, end, first, last, value_offset, scale,
-        HEADS // GROUP, WIDTH, PADDED, TILE, WINDOW, IS_SCALED,
-    )  # fmt: skip
-    piece = (tokens.to(tl.int64) * HEADS + heads) * num_splits + split
-    tl.store(sums + 2 * piece, largest, mask=is_row)
-    tl.store(sums + 2 * piece + 1, total, mask=is_row)
-    is_own = is_row[:, None] & (d < WIDTH)[None]
-    tl.store(parts + piece[:, None] * WIDTH + d[None], mixed, mask=is_own)
+    for piece in range(tl.program_id(0), tl.load(num_pieces), tl.num_programs(0)):
+        tile, split = tl.load(piece_tiles + piece), tl.load(piece_indices + piece)
+        length = tl.load(tile_lengths + tile)
+        is_row = (i // GROUP < length) & (i < TILE // GROUP * GROUP)
+        tokens = tl.load(tile_starts + tile) + i // GROUP
+        position = tl.load(positions + tokens, mask=is_row, other=-1)
+        first, last = _visible_range(position, is_row, WINDOW)
+        begin = tl.maximum(split * SPLIT, first // _BLOCK)
+        end = tl.minimum(split * SPLIT + SPLIT, last // _BLOCK + 1)
+        if begin < end:  # the window may be past it
+            at = tokens[:, None].to(tl.int64) * q_stride + heads[:, None] * WIDTH + d[None]
+            queries = tl.load(q + at, mask=is_row[:, None] & (d < WIDTH)[None], other=0.0)
+            largest, total, mixed = _attend_blocks(
+                queries, kv, scales, piece_blocks + (piece - split) * SPLIT, position, head,
+                begin, end, first, last, value_offset, scale,
+                HEADS // GROUP, WIDTH, PADDED, TILE, WINDOW, IS_SCALED,
+            )  # fmt: skip
+            part = tl.load(first_parts + tile) + split * length + i // GROUP
+            own = part.to(tl.int64) * HEADS + heads
+            tl.store(sums + 2 * own, largest, mask=is_row)
+            tl.store(sums + 2 * own + 1, total, mask=is_row)
+            is_own = is_row[:, None] & (d < WIDTH)[None]
+            tl.store(parts + own[:, None] * WIDTH + d[None], mixed, mask=is_own)
 
 
-@triton.jit(do_not_specialize=["num_splits"])
+@triton.jit
 def _merge_splits(
-    parts, sums, positions, tile_starts, tile_lengths, out, num_splits,
+    parts, sums, positions, tile_starts, tile_lengths, first_parts, out,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, SPLIT: tl.constexpr,
     WINDOW: tl.constexpr,
 ):  # fmt: skip
     """Merge the pieces of one token of a tile and one query head, in order."""
     tile, offset, head = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    if offset >= tl.load(tile_lengths + tile):
+    length = tl.load(tile_lengths + tile)
+    if offset >= length:
         return
     token = tl.load(tile_starts + tile) + offset
     position = tl.load(positions + token)
@@ -159,15 +178,16 @@ def _merge_splits(
     if WINDOW:
         first = tl.maximum(position - WINDOW + 1, 0) // (_BLOCK * SPLIT)
     d = tl.arange(0, PADDED)
-    base = (token.to(tl.int64) * HEADS + head) * num_splits
+    first_part = tl.load(first_parts + tile) + offset
     largest, total = float("-inf"), 0.0
     mixed = tl.zeros([PADDED], tl.float32)
     for split in range(first, position // (_BLOCK * SPLIT) + 1):
-        own = tl.load(sums + 2 * (base + split))
+        at = (first_part + split * length).to(tl.int64) * HEADS + head
+        own = tl.load(sums + 2 * at)
         new = tl.maximum(largest, own)
         keep, add = tl.exp2(largest - new), tl.exp2(own - new)
-        part = tl.load(parts + (base + split) * WIDTH + d, mask=d < WIDTH, other=0.0)
-        total = total * keep + tl.load(sums + 2 * (base + split) + 1) * add
+        part = tl.load(parts + at * WIDTH + d, mask=d < WIDTH, other=0.0)
+        total = total * keep + tl.load(sums + 2 * at + 1) * add
         mixed = mixed * keep + part * add
         largest = new
     at = (token.to(tl.int64) * HEADS + head) * WIDTH + d
