@@ -36,6 +36,7 @@ class Member(Struct, frozen=True, kw_only=True):
     kind: Literal["node", "edge"]
     region: Text
     residency: Text = GLOBAL  # the zone of its region
+    machine: Text = ""  # that it runs on, by the certificate of its links; empty: unknown
     pid: Count = 0
     incarnation: Count = 0  # grows each time it starts
     address: Text = ""  # of a node's frames, or an edge's URL

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from pathlib import Path
 
 import msgspec
 import pytest
 import xxhash
+from tests.regions.wire.tls_links import Machines
 
 from skerry_regions.address import Address
 from skerry_regions.kv import frames
 from skerry_regions.kv.frames import KVFrameDecoder, TransferError
 from skerry_regions.wire import link_auth
-from skerry_regions.wire.link_auth import LinkKey, connect, listen
+from skerry_regions.wire.link_auth import LinkCredentials, connect, listen
+from skerry_regions.wire.link_key import LinkKey
 
-KEY = LinkKey(b"k" * 32)
+KEY = LinkCredentials(LinkKey(b"k" * 32))
 ATTEMPTS = 35
 
 
@@ -54,22 +57,27 @@ async def hold(port: int, said: bytes, held: asyncio.Semaphore) -> None:
         await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("said", [b"", b"sk"])
-def test_who_holds_the_key_gets_in_past_hundreds_who_say_nothing(
-    said: bytes, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("said", "is_tls"), [(b"", False), (b"sk", False), (b"", True), (b"\x16\x03\x01", True)]
+)
+def test_who_is_of_the_platform_gets_in_past_hundreds_who_say_nothing(
+    said: bytes, is_tls: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """64 of them were enough: 34 of 35 rightful attempts were refused."""
     caplog.set_level(logging.WARNING)
 
+    machines = Machines(tmp_path)
+    ours = [machines.of(name, "node") for name in "ab"] if is_tls else [KEY, KEY]
+
     async def main() -> int:
-        server, bound = await listen(Address(host="127.0.0.1", port=0), Caller, KEY, "kv")
+        server, bound = await listen(Address(host="127.0.0.1", port=0), Caller, ours[0], "kv")
         port, held = bound.port, asyncio.Semaphore(0)
         assert port is not None
         number = link_auth.MAX_UNPROVEN + 40
         attackers = [asyncio.create_task(hold(port, said, held)) for _ in range(number)]
         for _ in range(number):
             await held.acquire()
-        rightful = [await connect(bound, Caller, KEY, "kv") for _ in range(ATTEMPTS)]
+        rightful = [await connect(bound, Caller, ours[1], "kv") for _ in range(ATTEMPTS)]
         for attacker in attackers:
             attacker.cancel()
         await asyncio.gather(*attackers, return_exceptions=True)

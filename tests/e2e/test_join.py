@@ -257,7 +257,10 @@ def test_a_revoked_machine_is_shut_out(platform: Platform, machines: list[Proces
     until(lambda: id not in platform.client.nodes())
     with platform.ai() as ai:
         assert ai.run(MODEL, ASKED)["usage"]["completion_tokens"] > 0
-    machines[0].end()
+    machines[0].process.wait(SECONDS)
+    assert f"The control plane has revoked the machine {id}." in machines[0].end()
+    for home in (platform.skerry.home, machines[1].skerry.home):
+        until(lambda home=home: id in (home / "machine" / "revoked").read_text().splitlines())
     machines[0].start()
     machines[0].process.wait(SECONDS)
     assert f"the machine '{id}' was revoked" in machines[0].end()

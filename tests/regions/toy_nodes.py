@@ -22,6 +22,7 @@ from skerry_regions.region.placer import EarlierAttempts, Route
 from skerry_regions.region.remote_region import RemoteRegion
 from skerry_regions.region.remote_stream import RemoteStream
 from skerry_regions.wire.link import NodeLink, Patience
+from skerry_regions.wire.link_auth import NO_CREDENTIALS, LinkCredentials
 from skerry_regions.wire.listener import NodeServer
 from skerry_regions.wire.protocol import (
     VERSIONS,
@@ -86,8 +87,10 @@ class RunningNode:
         zone: str = GLOBAL,
         dtype: KVDtype = "float16",
         make_runner: Callable[..., ToyRunner] = ToyRunner,
+        credentials: LinkCredentials = NO_CREDENTIALS,
     ) -> None:
-        """Nodes with KV of another `dtype` are of another numeric build; their tokens are equal."""
+        """Nodes with KV of another `dtype` are of another numeric build; their tokens are equal.
+        With `credentials` it listens over TCP."""
         self.gate = Gate()
         self.runner = make_runner(
             num_blocks=num_blocks, vocab_size=VOCABULARY, dtype=dtype, before_step=self.gate
@@ -100,10 +103,13 @@ class RunningNode:
             incarnation=incarnation,
             zone=zone,
         )
-        self.node.serve(MODEL, self.engine, grammars)
+        self.node.serve(MODEL, self.engine, grammars, credentials)
+        self.credentials = credentials
         self.server = NodeServer(self.node, hello(name))
-        self.address = Address(path=str(path / f"{name}.sock"))
-        self.kv_address = Address(path=str(path / f"{name}.kv.sock"))
+        self.address = self.kv_address = Address(host="127.0.0.1")
+        if credentials is NO_CREDENTIALS:
+            self.address = Address(path=str(path / f"{name}.sock"))
+            self.kv_address = Address(path=str(path / f"{name}.kv.sock"))
 
     @property
     def num_computed(self) -> int:
@@ -111,8 +117,8 @@ class RunningNode:
         return sum(self.gate.tokens)
 
     async def listen(self) -> None:
-        await self.server.listen(self.address)
-        await self.node.connector(MODEL).listen(self.kv_address)
+        self.address = await self.server.listen(self.address, self.credentials)
+        self.kv_address = await self.node.connector(MODEL).listen(self.kv_address)
 
     async def stop(self) -> None:
         """Die: the connections first, so that nobody reads what a held engine computes now."""

@@ -27,7 +27,7 @@ from skerry_cli.composition.routing.index_loader import IndexLoader
 from skerry_cli.composition.serve_gateway import gateway
 from skerry_cli.composition.starter import Starter
 from skerry_cli.composition.steering import lingering, open_steering
-from skerry_cli.home.keys import cluster_key
+from skerry_cli.home.keys import link_credentials
 from skerry_cli.home.parts import InstalledModel, install_models, read_topology
 from skerry_cli.home.state import Home
 from skerry_cli.output import note
@@ -57,7 +57,6 @@ from skerry_regions.registry import Member, Registry
 from skerry_regions.spec_types import ConsoleMode, PlacementRule
 from skerry_regions.topology.spec import Topology
 from skerry_regions.wire.client import RegionClient
-from skerry_regions.wire.link_auth import LinkKey
 from skerry_regions.wire.protocol import VERSIONS, Hello, ModelBuild
 
 NODE_SECONDS = 10.0  # to find a node for every model; after that it serves what there is
@@ -121,7 +120,8 @@ async def _serve(
         offer = await ServedModels.load(await unless(stop, installing), stop)
         offer = offer.without(options.left_out)
         hello, incarnation = _hello(options.id, offer.models), new_incarnation()
-        key = LinkKey(cluster_key(home))
+        credentials = link_credentials(home, os.environ)
+        await stack.enter_async_context(credentials.following())
         is_emulated = topology is not None and topology.emulate is not None
         links = {} if topology is None else topology.link_priors()
         state = ClusterState(options.region, links=links)
@@ -131,7 +131,7 @@ async def _serve(
             state,
             region=options.region,
             reach=through_relays if is_emulated else directly,
-            key=key,
+            credentials=credentials,
             placed=PlacedMembers(options.placed),
         )
         stack.push_async_callback(directory.close)
@@ -145,7 +145,9 @@ async def _serve(
             IndexLoader(home.cache),
         )
         address = await stack.enter_async_context(
-            gateway(options.gateway, hello, options.zone, incarnation, directory, placer, key)
+            gateway(
+                options.gateway, hello, options.zone, incarnation, directory, placer, credentials
+            )
         )
         if address:
             address = str(Address.parse(address).advertised(options.advertise))
@@ -182,7 +184,8 @@ async def _serve(
             zone=options.zone,
             members=lambda: directory.edges,
         )
-        describe = _describe(options, url, address, incarnation, serving, pulse, steering)
+        member = replace(_member(options, url, address, incarnation), machine=credentials.machine)
+        describe = _describe(member, serving, pulse, steering)
         announcer = Announcer(registry, describe, replaced=stop.set)
         stack.push_async_callback(announcer.withdraw)
         if not options.holds:
@@ -268,16 +271,8 @@ def _hello(id: str, models: list[InstalledModel]) -> Hello:
     return Hello(versions=[*VERSIONS], id=id, models=builds)
 
 
-def _describe(
-    options: EdgeOptions,
-    url: str,
-    gateway: str,
-    incarnation: int,
-    serving: asyncio.Event,
-    pulse: EdgePulse,
-    steering: Steering | None,
-) -> Callable[[], Member]:
-    member = Member(
+def _member(options: EdgeOptions, url: str, gateway: str, incarnation: int) -> Member:
+    return Member(
         id=options.id,
         kind="edge",
         region=options.region,
@@ -290,6 +285,10 @@ def _describe(
         state="starting",
     )
 
+
+def _describe(
+    member: Member, serving: asyncio.Event, pulse: EdgePulse, steering: Steering | None
+) -> Callable[[], Member]:
     def describe() -> Member:
         if steering is not None and steering.is_draining:
             return pulse.of(replace(member, state="draining"))

@@ -13,7 +13,7 @@ from skerry_regions.region.directory import Directory
 from skerry_regions.region.gateway import POLICY, RegionGateway
 from skerry_regions.region.region_reports import SUMMARY_SECONDS, RegionReports
 from skerry_regions.region.remote_region import RemoteRegion
-from skerry_regions.wire.link_auth import LinkKey
+from skerry_regions.wire.link_auth import LinkCredentials
 from skerry_regions.wire.listener import NodeServer
 from skerry_regions.wire.protocol import Hello
 
@@ -28,7 +28,7 @@ async def gateway(
     incarnation: int,
     directory: Directory,
     placer: CostPlacer,
-    key: LinkKey,
+    credentials: LinkCredentials,
 ) -> AsyncGenerator[str]:
     """Listen while the block runs, and drain after it; gives where. No address: nowhere.
 
@@ -43,7 +43,7 @@ async def gateway(
     served = RegionGateway(hello.id, zone, here, reports)
     server = NodeServer(served, hello, SUMMARY_SECONDS, directory.is_peer)
     try:
-        bound = await server.listen(Address.parse(address), key)
+        bound = await server.listen(Address.parse(address), credentials)
     except (OSError, AddressError) as error:
         raise CannotStart(f"cannot listen for other edges: {error}") from None
     placer.sent.tell_by(server.tell_peers)

@@ -22,10 +22,11 @@ from skerry_regions.control.api.machine_calls import MachineControl
 from skerry_regions.control.desired.store import Store
 from skerry_regions.control.machines.authority import Authority, AuthorityError, ListenerTLS
 from skerry_regions.control.machines.book import Machines
+from skerry_regions.control.machines.folder import JoinError
 from skerry_regions.control.machines.hosts import Hosts
 from skerry_regions.control.machines.join_tokens import JoinTokens
 from skerry_regions.control.machines.joined import JoinedMachines, keep_telling_revoked
-from skerry_regions.control.machines.joining import Joining
+from skerry_regions.control.machines.joining import Joining, OwnMachine
 from skerry_regions.control.machines.messages import MAX_REQUEST_BYTES, Credentials
 from skerry_regions.registry import Registry
 
@@ -54,6 +55,11 @@ async def machines(
     except AuthorityError as error:
         raise CannotStart(str(error)) from None
     known = Machines(store, authority)
+    own = OwnMachine(authority, known, home.machine, store.clock)
+    try:
+        own.look()
+    except (OSError, JoinError) as error:
+        raise CannotStart(f"{home.machine}: {error}") from None
     control = MachineControl(
         store=store,
         authority=authority,
@@ -63,6 +69,7 @@ async def machines(
         registry=registry,
         cluster_key=cluster_key(home),
         credentials=lambda: _credentials(home),
+        revocations=lambda: own.revocations,
         hosts=hosts,
     )
     stop, ready = asyncio.Event(), asyncio.Event()
@@ -85,7 +92,8 @@ async def machines(
     telling = asyncio.create_task(
         keep_telling_revoked(registry, known, store.clock), name="tell who was revoked"
     )
-    for task in (serving, telling):
+    keeping = asyncio.create_task(own.keep(), name="certificates of this machine")
+    for task in (serving, telling, keeping):
         task.add_done_callback(lambda _: lost())
     try:
         yield Joining(
@@ -94,11 +102,13 @@ async def machines(
             joined=joined,
             nodes=nodes,
             registry=registry,
+            own=own,
         )
     finally:
         stop.set()
         telling.cancel()
-        for outcome in await asyncio.gather(serving, telling, return_exceptions=True):
+        keeping.cancel()
+        for outcome in await asyncio.gather(serving, telling, keeping, return_exceptions=True):
             if isinstance(outcome, Exception):
                 raise outcome
 

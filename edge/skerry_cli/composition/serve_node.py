@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import uvloop
+from msgspec.structs import replace
 
 from skerry_cli.composition.prompts import tokenize
 from skerry_cli.composition.starter import Starter
@@ -127,7 +128,10 @@ async def _serve_host(options: HostOptions, home: Home, link: ControlLink) -> No
 
 
 def _call(link: ControlLink, report: HostReport) -> HostOrders:
-    return link.call("POST", "/host", HostOrders, report)
+    known = replace(report, revocations=link.revocations)
+    orders = link.call("POST", "/host", HostOrders, known)
+    link.shut_out(orders.revocations)
+    return orders
 
 
 def _written(offers: Slot) -> str:

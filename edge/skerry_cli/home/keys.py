@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 
 from skerry_cli.home.errors import StateError
 from skerry_cli.home.state import Home, replace_private
 from skerry_regions.private_files import create_file
+from skerry_regions.wire.link_auth import LinkCredentials
+from skerry_regions.wire.link_certificates import BadCertificates, LinkCertificates, LinkFiles
+from skerry_regions.wire.link_key import LinkKey
 
+LINK_VARIABLE = "SKERRY_LINK_TLS"  # a folder of certificates, or "off"
 SECRET_BYTES = 32
 
 
@@ -34,6 +39,25 @@ def cluster_key(home: Home) -> bytes:
             f"Others may read {home.cluster_key}: `chmod 600 {home.cluster_key}` keeps it secret."
         )
     return key
+
+
+def link_credentials(home: Home, environ: Mapping[str, str]) -> LinkCredentials:
+    """Return what a process of this home proves over links with.
+
+    Raises `StateError` when files cannot be used.
+    """
+    key, given = LinkKey(cluster_key(home)), environ.get(LINK_VARIABLE, "")
+    if given == "off":
+        return LinkCredentials(key, may_be_plain=True)
+    folder = Path(given).expanduser().absolute()
+    files = LinkFiles.given(folder) if given else LinkFiles.joined(home.machine)
+    try:
+        certificates = LinkCertificates(files)
+    except BadCertificates as error:
+        raise StateError(f"{error}.") from None
+    if given and not certificates.are_there:
+        raise StateError(f"{LINK_VARIABLE}: {folder} lacks one of tls.crt, tls.key and ca.crt.")
+    return LinkCredentials(key, certificates)
 
 
 def _drawn_once(path: Path) -> bytes:

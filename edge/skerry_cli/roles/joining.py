@@ -179,8 +179,13 @@ def serve_joined(
     from skerry_regions.control.machines.https_registry import HttpsRegistry
 
     orders = OrderedRestart()
-    registry = HttpsRegistry(link, fingerprint=fingerprint, on_order=orders.take)
+    registry = HttpsRegistry(
+        link, fingerprint=fingerprint, on_order=orders.take, on_revoked=orders.revoke
+    )
     status = serve(registry, orders)
+    if orders.is_revoked:
+        note(f"The control plane has revoked the machine {link.machine}.")
+        return status or 1
     if orders.is_to_renew and status == 0:
         note("The control plane wants something else: starting again.")
         os.execv(sys.executable, [sys.executable, "-m", "skerry", *argv])
@@ -188,17 +193,18 @@ def serve_joined(
 
 
 class OrderedRestart:
-    """What the control plane orders while the machine serves: to restart."""
+    """What the control plane orders while the machine serves: to restart, or to end."""
 
     def __init__(self) -> None:
         self._is_ordered = False
         self._is_cancelled = False
+        self.is_revoked = False  # this machine is no longer wanted
         self._stop: Callable[[], None] = lambda: None
 
     @property
     def is_to_renew(self) -> bool:
         """Return whether it restarts when it has drained."""
-        return self._is_ordered and not self._is_cancelled
+        return self._is_ordered and not (self._is_cancelled or self.is_revoked)
 
     def started(self, stop: Callable[[], None]) -> None:
         """Note what serves: `stop` drains it; from any thread."""
@@ -207,6 +213,12 @@ class OrderedRestart:
     def take(self, order: str) -> None:
         if order == "renew" and not self._is_ordered:
             self._is_ordered = True
+            self._stop()
+
+    def revoke(self) -> None:
+        """End it: nobody has links to this machine any more."""
+        if not self.is_revoked:
+            self.is_revoked = True
             self._stop()
 
     def cancel(self) -> None:

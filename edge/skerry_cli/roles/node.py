@@ -19,7 +19,7 @@ from skerry_cli.arguments import (
     count,
     positive_seconds,
 )
-from skerry_cli.home.keys import cluster_key
+from skerry_cli.home.keys import link_credentials
 from skerry_cli.home.machine import configure_threads, default_threads
 from skerry_cli.home.memory import BLOCK_TOKENS, DEFAULT_FILE_TIER, DEFAULT_KV_TOKENS
 from skerry_cli.home.state import Home
@@ -239,7 +239,6 @@ def _options(
     num_threads: int = args.threads or threads or default_threads()
     configure_threads(num_threads)  # before libraries are imported
     from skerry_regions.node.process import NodeOptions
-    from skerry_regions.wire.link_auth import LinkKey
 
     disk = byte_size_or_none(file_tier or DEFAULT_FILE_TIER)
     return NodeOptions(
@@ -251,7 +250,7 @@ def _options(
         pin_share=pin_share if args.pin_share is None else args.pin_share,
         transfer=Address.parse(args.transfer) if args.transfer else transfer,
         advertise=args.advertise or "",
-        key=LinkKey(cluster_key(home)),
+        credentials=link_credentials(home, os.environ),
         control=Address.parse(args.control or f"unix:{home.run / id}.control"),
         home=home.root,
         drain_seconds=args.drain_seconds,

@@ -62,6 +62,12 @@ class Forbidden(ControlError):
     type, status = "forbidden", 403
 
 
+class Revoked(Forbidden):
+    """A machine that is no longer wanted."""
+
+    type = "revoked"
+
+
 class UnknownResource(ControlError):
     """No such route or resource."""
 

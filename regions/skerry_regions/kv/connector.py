@@ -32,7 +32,7 @@ from skerry_regions.kv.receiver import Arrived, TransferReceiver
 from skerry_regions.kv.shared_slots import SharedSlots
 from skerry_regions.kv.transfer_server import TransferServer
 from skerry_regions.trace_context import TraceContext
-from skerry_regions.wire.link_auth import LinkKey
+from skerry_regions.wire.link_auth import NO_CREDENTIALS, LinkCredentials
 from skerry_regions.wire.protocol import HandOverFrom, HandOverTo, ShareKV, Submit
 
 logger = logging.getLogger(__name__)
@@ -51,12 +51,12 @@ class KVConnector:
         self,
         engine: Engine,
         between_steps: Callable[[Errand], None],
-        key: LinkKey | None = None,
+        credentials: LinkCredentials = NO_CREDENTIALS,
     ) -> None:
-        """`between_steps` runs an errand on the engine's thread; `key` is of links over TCP."""
+        """`between_steps` runs an errand on the engine's thread."""
         self._engine = engine
         self.between_steps = between_steps
-        self._key = key
+        self._credentials = credentials
         self._adoption = Adoption(engine, between_steps)
         self._format = engine.runner.kv_format
         self._shares: set[CacheTransfer] = set()
@@ -83,7 +83,10 @@ class KVConnector:
         offer = self._offer(to, names, engine_id[:128], request.epoch, tail_tokens, request.trace)
         address = _address(to)
         slots, pages = self._memory_towards(address)
-        return PromptTransfer(OutgoingTransfer(address, offer, self._key, slots=slots, pages=pages))
+        credentials = self._credentials.towards(to.machine)
+        return PromptTransfer(
+            OutgoingTransfer(address, offer, credentials, slots=slots, pages=pages)
+        )
 
     def share(self, share: ShareKV) -> None:
         """Send the first blocks of a prompt to a node that goes on from there: those that are
@@ -97,7 +100,13 @@ class KVConnector:
         offer = self._offer(share.to, digests[:num_blocks])
         slots, pages = self._memory_towards(address)
         sharing = CacheTransfer(
-            address, offer, self.between_steps, share.lease_seconds, self._key, slots, pages
+            address,
+            offer,
+            self.between_steps,
+            share.lease_seconds,
+            self._credentials.towards(share.to.machine),
+            slots,
+            pages,
         )
         self._shares.add(sharing)
         sharing.when_over(lambda _: self._shares.discard(sharing))
@@ -163,7 +172,7 @@ class KVConnector:
 
     async def listen(self, address: Address) -> Address:
         """Start accepting transfers; return where. Raises what `link_auth.listen` raises."""
-        return await self.incoming.listen(address, self._key)
+        return await self.incoming.listen(address, self._credentials)
 
     def expect(
         self, source: HandOverFrom, request: Submit, *, mixed_builds: bool

@@ -14,7 +14,7 @@ from skerry_regions.address import Address
 from skerry_regions.kv.frames import Digest, FirstToken, Offer, Payload
 from skerry_regions.kv.outgoing import OutgoingTransfer
 from skerry_regions.kv.shared_slots import SharedSlots
-from skerry_regions.wire.link_auth import LinkKey
+from skerry_regions.wire.link_auth import LinkCredentials
 
 
 class PromptTransfer:
@@ -66,7 +66,7 @@ class CacheTransfer:
         offer: Offer,
         between_steps: Callable[[Errand], None],
         lease_seconds: float,
-        key: LinkKey | None,
+        credentials: LinkCredentials,
         slots: SharedSlots | None,
         pages: DevicePages | None,
     ) -> None:
@@ -75,7 +75,7 @@ class CacheTransfer:
         self.num_bytes = len(offer.digests) * offer.block_bytes  # at most
         self._num_missing = 0  # blocks that the peer needs and that were not copied yet
         self._transfer = OutgoingTransfer(
-            address, offer, key, slots=slots, pages=pages, when_needed=self._send
+            address, offer, credentials, slots=slots, pages=pages, when_needed=self._send
         )
         self._lease = self._loop.call_later(lease_seconds, self.end)
         self._transfer.when_over(lambda _: self._close())

@@ -30,7 +30,7 @@ from skerry_regions.kv.frames import (
 from skerry_regions.kv.sender import TransferSender
 from skerry_regions.kv.shared_slots import SharedSlots
 from skerry_regions.wire import link_auth
-from skerry_regions.wire.link_auth import LinkKey
+from skerry_regions.wire.link_auth import NO_CREDENTIALS, LinkCredentials
 
 logger = logging.getLogger(__name__)
 
@@ -51,14 +51,14 @@ class OutgoingTransfer:
         self,
         address: Address,
         offer: Offer,
-        key: LinkKey | None = None,
+        credentials: LinkCredentials = NO_CREDENTIALS,
         *,
         slots: SharedSlots | None = None,
         pages: DevicePages | None = None,
         when_needed: Callable[[list[Digest]], None] = lambda _: None,
     ) -> None:
         self._address = address
-        self._key = key
+        self._credentials = credentials
         self._lent = LentMemory(slots, pages) if address.path else LentMemory(None)
         offer = msgspec.structs.replace(offer, shared=self._lent.shared, device=self._lent.device)
         self._when_needed: Callable[[list[Digest]], None] | None = when_needed
@@ -121,7 +121,7 @@ class OutgoingTransfer:
             try:
                 async with asyncio.timeout(CONNECT_SECONDS):
                     await link_auth.connect(
-                        self._address, lambda: _OutgoingLink(self), self._key, "kv"
+                        self._address, lambda: _OutgoingLink(self), self._credentials, "kv"
                     )
                 await self._lost.wait()
             except (OSError, TimeoutError):

@@ -36,7 +36,7 @@ from skerry_regions.kv.frames import (
 )
 from skerry_regions.kv.receiver import Arrived, TransferReceiver
 from skerry_regions.wire import link_auth
-from skerry_regions.wire.link_auth import LinkKey
+from skerry_regions.wire.link_auth import NO_CREDENTIALS, LinkCredentials
 
 logger = logging.getLogger(__name__)
 
@@ -75,10 +75,12 @@ class TransferServer:
         self._server: asyncio.AbstractServer | None = None
         self._is_local = False  # senders are processes of this host
 
-    async def listen(self, address: Address, key: LinkKey | None = None) -> Address:
+    async def listen(
+        self, address: Address, credentials: LinkCredentials = NO_CREDENTIALS
+    ) -> Address:
         """Start accepting; returns where. Raises what `link_auth.listen` raises."""
         self._server, bound = await link_auth.listen(
-            address, lambda: _IncomingLink(self), key, "kv"
+            address, lambda: _IncomingLink(self), credentials, "kv"
         )
         self._is_local = bool(bound.path)
         return bound

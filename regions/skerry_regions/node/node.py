@@ -22,7 +22,7 @@ from skerry_regions.node.reporting import Reporter
 from skerry_regions.node.served_model import ServedModel
 from skerry_regions.node.stream import NodeStream, Sink
 from skerry_regions.view import Role
-from skerry_regions.wire.link_auth import LinkKey
+from skerry_regions.wire.link_auth import NO_CREDENTIALS, LinkCredentials
 from skerry_regions.wire.protocol import Embed, EngineBeat, ShareKV, Submit
 from skerry_regions.wire.reports import Report
 
@@ -78,17 +78,17 @@ class Node:
         model: str,
         engine: Engine,
         grammars: Grammars | None = None,
-        key: LinkKey | None = None,
+        credentials: LinkCredentials = NO_CREDENTIALS,
     ) -> None:
         """Start the engine's worker; from now on `model` (a catalog id) takes streams.
 
-        Without `grammars`, which the node then owns, it takes none that must follow one. `key` is
-        that of KV transfers over TCP.
+        Without `grammars`, which the node then owns, it takes none that must follow one.
+        `credentials` are of KV transfers.
         """
         self._check_new(model)
         reporter = Reporter(self.id, self.incarnation, model, engine) if self._has_reports else None
         self._served[model] = ServedModel(
-            model, engine, reporter, grammars, self._loop, self.metrics, key
+            model, engine, reporter, grammars, self._loop, self.metrics, credentials
         )
 
     def serve_encoder(self, model: str, encoder: Encoder) -> None:

@@ -42,7 +42,7 @@ from skerry_regions.process.loop_watch import LoopWatch
 from skerry_regions.process.startup import on_thread, unless
 from skerry_regions.registry import Member, Registry
 from skerry_regions.view import Role
-from skerry_regions.wire.link_auth import LinkKey
+from skerry_regions.wire.link_auth import NO_CREDENTIALS, LinkCredentials
 from skerry_regions.wire.listener import NodeServer
 from skerry_regions.wire.protocol import VERSIONS, Hello, ModelBuild
 
@@ -80,7 +80,7 @@ class NodeOptions:
     address: Address  # for edges
     transfer: Address  # for KV of other nodes
     advertise: str = ""  # host where others reach both; empty: where they listen
-    key: LinkKey | None = None  # that edges and nodes prove to each other over TCP
+    credentials: LinkCredentials = NO_CREDENTIALS  # of links over TCP
     control: Address  # HTTP, unix or loopback
     home: Path
     drain_seconds: float
@@ -104,17 +104,15 @@ class NodeProcess:
         self._node: Node | None = None
         self._server: NodeServer | None = None
         self._member = Member(
-            id=options.id,
-            kind="node",
-            region=options.region,
-            residency=options.zone,
+            id=options.id, kind="node", region=options.region, residency=options.zone,
+            machine=options.credentials.machine,
             pid=os.getpid(),
             incarnation=options.incarnation or new_incarnation(),
             role=options.role,
             runner=options.runner,
             model=options.model,
             state="starting",
-        )
+        )  # fmt: skip
 
     def member(self) -> Member:
         """Return the node as it announces itself now."""
@@ -132,7 +130,7 @@ class NodeProcess:
         try:
             loading = on_thread(lambda: load(self._options, progress))
             spec, files, model = await unless(self._stop, loading)
-            async with contextlib.AsyncExitStack() as stack:
+            async with contextlib.AsyncExitStack() as stack, self._options.credentials.following():
                 node, server = await self._open(stack, spec, files, model, progress)
                 await stack.enter_async_context(sweeping(self._options.home))
                 announcer.announce_now()
@@ -169,7 +167,7 @@ class NodeProcess:
         engine = model if isinstance(model, Engine) else None
         if isinstance(model, Engine):
             prompts = await unless(self._stop, on_thread(lambda: self._share(spec, files, model)))
-            node.serve(spec.id, model, grammars_of(files, model), options.key)
+            node.serve(spec.id, model, grammars_of(files, model), options.credentials)
             warming = warm_up(node, spec.id, prompts, progress)
             await unless(self._stop, asyncio.ensure_future(warming))
         else:
@@ -195,7 +193,7 @@ class NodeProcess:
                 )
             self._member = replace(self._member, model=spec.id)
             server.hello = replace(server.hello, member=replace(self._member, state="ready"))
-            address = await server.listen(options.address, options.key)
+            address = await server.listen(options.address, options.credentials)
             asked_at = await control.listen(options.control)
         except (OSError, AddressError) as error:
             raise NodeCannotStart(f"cannot listen: {error}") from None

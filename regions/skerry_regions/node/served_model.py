@@ -28,7 +28,7 @@ from skerry_regions.node.rejections import REFUSED, State, rejection, unavailabl
 from skerry_regions.node.reporting import Reporter, StepNews
 from skerry_regions.node.stream import NodeStream, Sink
 from skerry_regions.wire.client import NO_USAGE, failed_event
-from skerry_regions.wire.link_auth import LinkKey
+from skerry_regions.wire.link_auth import NO_CREDENTIALS, LinkCredentials
 from skerry_regions.wire.protocol import (
     Accepted,
     Done,
@@ -52,7 +52,7 @@ class ServedModel:
         grammars: Grammars | None,
         loop: asyncio.AbstractEventLoop,
         metrics: NodeMetrics,
-        key: LinkKey | None = None,
+        credentials: LinkCredentials = NO_CREDENTIALS,
     ) -> None:
         self.model = model
         self._metrics = metrics
@@ -64,7 +64,7 @@ class ServedModel:
         self._attempts: dict[tuple[str, str, int], NodeStream] = {}  # newest of each request
         self._numbers = itertools.count()
         self._worker = Worker(engine, deliver=self.deliver, failed=self.failed)
-        self.connector = KVConnector(engine, self._worker.between_steps, key)
+        self.connector = KVConnector(engine, self._worker.between_steps, credentials)
         self._worker.start()
 
     @property

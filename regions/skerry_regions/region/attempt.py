@@ -69,7 +69,10 @@ class Attempt:
         source = HandOverFrom(transfer=transfer, token=token, lease_seconds=lease_seconds)
         self._start(route.decode, replace(submit, hand_over_from=source), self._push)
         whole = submit.sampling.max_tokens
-        to = HandOverTo(address=route.kv_address, transfer=transfer, token=token, max_tokens=whole)
+        to = HandOverTo(
+            address=route.kv_address, transfer=transfer, token=token, max_tokens=whole,
+            machine=route.decode.machine,
+        )  # fmt: skip
         max_tokens = min(len(submit.output_ids) + 1, submit.sampling.max_tokens)
         one_token = replace(submit.sampling, max_tokens=max_tokens)
         first = replace(submit, sampling=one_token, hand_over_to=to, hand_over_from=fetched)
@@ -190,7 +193,9 @@ def _fetch(fetch: KVFetch, submit: Submit) -> HandOverFrom | None:
     share = ShareKV(
         model=submit.model,
         digests=fetch.digests,
-        to=HandOverTo(address=fetch.kv_address, transfer=transfer, token=token),
+        to=HandOverTo(
+            address=fetch.kv_address, transfer=transfer, token=token, machine=fetch.machine
+        ),
         lease_seconds=fetch.lease_seconds,
         residency=submit.residency,
     )

@@ -165,6 +165,7 @@ class CostPlacer:
             digests=list(demand.digests[: fetch.last]),
             kv_address=self._directory.transfer_address(placement.prefill, fetch.source),
             lease_seconds=min(max(computing, least), most),
+            machine=target.machine,
         )
 
     def _log(self, submit: Submit, demand: Demand, placement: Placement) -> None:

@@ -28,7 +28,7 @@ from skerry_regions.registry import (
     with_placed,
 )
 from skerry_regions.wire.link import NodeLink, Patience
-from skerry_regions.wire.link_auth import LinkKey
+from skerry_regions.wire.link_auth import NO_CREDENTIALS, LinkCredentials
 from skerry_regions.wire.protocol import Hello
 from skerry_regions.wire.reports import Report
 
@@ -67,8 +67,8 @@ class DirectoryListener(Protocol):
 class Directory:
     """Links by member id. Lives on one event loop.
 
-    `region` is that of the edge; None knows every node of every region one by one. `placed` are
-    there now, whatever the registry says: their addresses are known, the rest they say over links.
+    `region` is that of the edge; None knows all nodes of all regions one by one. `placed` are there
+    now, whatever the registry says: their addresses are known, the rest they say over links.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Directory:
         *,
         region: str | None = None,
         reach: Reach = directly,
-        key: LinkKey | None = None,
+        credentials: LinkCredentials = NO_CREDENTIALS,
         patience: Patience | None = None,
         placed: Callable[[], Sequence[Member]] = lambda: (),
         poll_seconds: float = RENEW_SECONDS / 2,
@@ -89,7 +89,10 @@ class Directory:
         self._region = region
         self._reach = reach
         self._placed = placed
-        self._new_link = functools.partial(NodeLink, hello=hello, patience=patience, key=key)
+        self._new_link: Callable[[Member], Callable[..., NodeLink]] = lambda to: functools.partial(
+            NodeLink, hello=hello, patience=patience, zone=to.residency,
+            credentials=credentials.towards(to.machine),
+        )  # fmt: skip
         self._poll_seconds = poll_seconds
         self._listener = listener
         self._read: list[Member] = []  # last, from the registry
@@ -149,10 +152,10 @@ class Directory:
 
     def apply(self, members: Sequence[Member]) -> None:
         """Take in a reading of the registry."""
-        for member in members:
-            if member.state == "revoked":
-                self._forget(member.id)  # with its streams, which go on elsewhere
-        self._read = members = [member for member in members if member.state != "revoked"]
+        gone = {member.id for member in members if member.state == "revoked"}
+        for id_ in [i for i, m in self._members.items() if not gone.isdisjoint((i, m.machine))]:
+            self._forget(id_)  # with its streams, which go on elsewhere
+        self._read = members = [m for m in members if gone.isdisjoint((m.id, m.machine))]
         said = {id_: link.described for id_, link in self._links.items()}
         members = with_placed(members, self._placed(), said)
         gateways = {member.id: member for member in members if self._is_gateway(member)}
@@ -200,9 +203,7 @@ class Directory:
                 address = Address.parse(member.gateway)
             except AddressError:
                 continue
-            link = self._new_link(
-                id_, address, zone=member.residency, on_report=self._peer_reported
-            )
+            link = self._new_link(member)(id_, address, on_report=self._peer_reported)
             self._peers[id_] = member, link
 
     def _peer_reported(self, report: Report) -> None:
@@ -241,10 +242,9 @@ class Directory:
                 self._unreachable[id_] = written
                 return
             self._unreachable.pop(id_, None)
-            self._links[id_] = self._new_link(
+            self._links[id_] = self._new_link(member)(
                 id_,
                 address,
-                zone=member.residency,
                 on_report=functools.partial(self._reported, id_),
                 on_change=functools.partial(self._link_changed, id_),
             )
@@ -295,6 +295,6 @@ class Directory:
             self.starting = frozenset()  # it would not be seen when such a node is ready
 
 
-def _place(member: Member) -> tuple[str, str, str]:
+def _place(member: Member) -> tuple[str, str, str, str]:
     """Return what a link to it was made for."""
-    return member.address, member.gateway, member.residency
+    return member.address, member.gateway, member.residency, member.machine

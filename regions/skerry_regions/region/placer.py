@@ -41,6 +41,7 @@ class KVFetch:
     digests: list[bytes]  # of the prompt's first blocks
     kv_address: str  # where they are taken
     lease_seconds: float  # then it computes them itself
+    machine: str = ""  # of the one that computes, where it is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

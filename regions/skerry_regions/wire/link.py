@@ -17,8 +17,9 @@ from skerry_regions import zones as residency
 from skerry_regions.address import Address
 from skerry_regions.registry import Member
 from skerry_regions.wire import link_auth
-from skerry_regions.wire.link_auth import LinkKey, LinkRefused
+from skerry_regions.wire.link_auth import NO_CREDENTIALS, LinkCredentials
 from skerry_regions.wire.link_connection import EmbedSink, LinkConnection, Sink
+from skerry_regions.wire.link_key import LinkRefused
 from skerry_regions.wire.protocol import (
     Embed,
     Hello,
@@ -53,16 +54,16 @@ class NodeLink:
         patience: Patience | None = None,
         *,
         zone: str = residency.GLOBAL,
-        key: LinkKey | None = None,
+        credentials: LinkCredentials = NO_CREDENTIALS,
         on_report: Callable[[Report], None] = lambda _: None,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """Over TCP both ends prove that they hold the `key`. The node stands in `zone`.
+        """Over TCP both ends prove themselves by `credentials`. The node stands in `zone`.
 
         `on_change` is called whenever `is_up` or `models` may be others than before.
         """
         self.node = node
-        self._key = key
+        self._credentials = credentials
         self._on_report = on_report
         self._on_change = on_change
         self._refusal = ""  # logged last
@@ -79,6 +80,11 @@ class NodeLink:
         self._stuck = False  # an engine stood still; believed again when it moves
         self.rtt: float | None = None  # seconds, of the last ping
         self._task = asyncio.create_task(self._keep_connected(), name=f"link to {node}")
+
+    @property
+    def machine(self) -> str:
+        """Return the machine that the node is on, where it is known."""
+        return self._credentials.expected
 
     @property
     def is_up(self) -> bool:
@@ -161,7 +167,7 @@ class NodeLink:
             try:
                 async with asyncio.timeout(self._patience.connect):
                     connection = await link_auth.connect(
-                        self.address, self._new_connection, self._key, "streams"
+                        self.address, self._new_connection, self._credentials, "streams"
                     )
             except (OSError, TimeoutError) as error:
                 self._log_refusal(error)

@@ -1,39 +1,36 @@
-"""Proof, at the start of a connection, that both ends hold the cluster's key.
+"""Opening links: both ends prove who they are before anything else is looked at.
 
-    connecting end                              listening end
-      │ ── magic, 32 random bytes ───────────────▶ │
-      │ ◀─────────────── 32 random bytes, proof ── │   HMAC-SHA256 over both, "answer", the purpose
-      │ ── proof ────────────────────────────────▶ │   the same with "call"
-
-Both ends prove, each over the other's fresh bytes, so that a recorded exchange is worth nothing;
-the words keep a proof from being sent back to where it came from, and the purpose keeps one kind of
-link from being used as another. What follows is the link's own protocol, as it was.
-
-It is authentication, not encryption: who can change bytes on the way can still do so afterwards.
+Between processes of one machine, over loopback, they prove that they hold the cluster's key
+(`link_key`); between machines links are encrypted, and each end shows its certificate (`link_tls`).
+A unix socket is its owner's.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
+import contextlib
 import logging
 import math
-import secrets
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar, cast
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar, cast
 
-from skerry_regions.address import Address
+from skerry_regions.address import Address, is_loopback
+from skerry_regions.wire.link_certificates import LinkCertificates
+from skerry_regions.wire.link_key import (
+    ConnectingEnd,
+    LinkKey,
+    LinkRefused,
+    ListeningEnd,
+    Purpose,
+)
+from skerry_regions.wire.link_tls import HANDSHAKES, TlsEnd
 
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.Protocol)
-Purpose = Literal["streams", "kv"]
 
-MAGIC = b"skerry1\n"
-NONCE_BYTES = 32
-PROOF_BYTES = 32  # SHA-256
-MIN_KEY_BYTES = 32
 HANDSHAKE_SECONDS = 5.0
 MAX_UNPROVEN = 256  # connections of one listener whose proof has not come
 LOG_SECONDS = 1.0  # between two lines about refused links
@@ -41,115 +38,68 @@ LOG_SECONDS = 1.0  # between two lines about refused links
 logger = logging.getLogger(__name__)
 
 
-class LinkRefused(ConnectionError):
-    """The other end does not hold the key, or is no Skerry."""
-
-
 @dataclass(frozen=True, slots=True)
-class LinkKey:
-    """The secret that all edges and nodes of a cluster share."""
+class LinkCredentials:
+    """What a process proves over links with, and wants proven.
 
-    secret: bytes = field(repr=False)
+    Certificates are used once there are any. Without them the key opens links within a machine,
+    and, where they `may_be_plain`, between machines.
+    """
 
-    def __post_init__(self) -> None:
-        if len(self.secret) < MIN_KEY_BYTES:
-            raise ValueError(f"a cluster key has {MIN_KEY_BYTES} bytes or more")
-
-    def prove(self, side: Literal["call", "answer"], purpose: Purpose, nonces: bytes) -> bytes:
-        """Return what only a holder of the key can say about these nonces, the caller's first."""
-        message = b"skerry link\0%b\0%b\0%b" % (side.encode(), purpose.encode(), nonces)
-        return hmac.digest(self.secret, message, "sha256")
-
-    def is_proof(
-        self, given: bytes, side: Literal["call", "answer"], purpose: Purpose, nonces: bytes
-    ) -> bool:
-        """Compare in a time that does not depend on where the difference is."""
-        return hmac.compare_digest(given, self.prove(side, purpose, nonces))
-
-
-class ConnectingEnd:
-    """The connecting end, without I/O: bytes in, bytes out, until `is_proven`."""
-
-    def __init__(self, key: LinkKey, purpose: Purpose) -> None:
-        self._key = key
-        self._purpose: Purpose = purpose
-        self._nonce = secrets.token_bytes(NONCE_BYTES)
-        self._received = bytearray()
-        self.is_proven = False
-
-    def greeting(self) -> bytes:
-        return MAGIC + self._nonce
-
-    def receive(self, data: bytes) -> tuple[bytes, bytes]:
-        """Return (to send, what came after the handshake). Raises LinkRefused."""
-        self._received += data
-        if len(self._received) < NONCE_BYTES + PROOF_BYTES:
-            return b"", b""
-        theirs, proof = _split(self._received, NONCE_BYTES, PROOF_BYTES)
-        nonces = self._nonce + theirs
-        if not self._key.is_proof(proof, "answer", self._purpose, nonces):
-            raise LinkRefused("the listening end does not hold this cluster's key")
-        self.is_proven = True
-        return self._key.prove("call", self._purpose, nonces), bytes(self._received)
-
-
-class ListeningEnd:
-    """The listening end, without I/O."""
-
-    def __init__(self, key: LinkKey, purpose: Purpose) -> None:
-        self._key = key
-        self._purpose: Purpose = purpose
-        self._nonces = b""
-        self._received = bytearray()
-        self.is_proven = False
+    key: LinkKey | None = None
+    certificates: LinkCertificates | None = None
+    may_be_plain: bool = False
+    expected: str = ""  # machine that has to be at the listening end, where it is known
 
     @property
-    def is_silent(self) -> bool:
-        """Return whether the other end has not greeted yet."""
-        return not self._nonces
+    def machine(self) -> str:
+        """Return the machine that the certificate is of; empty without one."""
+        return "" if self.certificates is None else self.certificates.machine
 
-    def receive(self, data: bytes) -> tuple[bytes, bytes]:
-        """Return (to send, what came after the handshake). Raises LinkRefused."""
-        self._received += data
-        start = bytes(self._received[: len(MAGIC)])
-        if not self._nonces and start != MAGIC[: len(start)]:
-            raise LinkRefused("the connecting end does not prove that it holds a key")
-        answer = b""
-        if not self._nonces and len(self._received) >= len(MAGIC) + NONCE_BYTES:
-            _, theirs = _split(self._received, len(MAGIC), NONCE_BYTES)
-            ours = secrets.token_bytes(NONCE_BYTES)
-            self._nonces = theirs + ours
-            answer = ours + self._key.prove("answer", self._purpose, self._nonces)
-        if not self._nonces or len(self._received) < PROOF_BYTES:
-            return answer, b""
-        (proof,) = _split(self._received, PROOF_BYTES)
-        if not self._key.is_proof(proof, "call", self._purpose, self._nonces):
-            raise LinkRefused("the connecting end does not hold this cluster's key")
-        self.is_proven = True
-        return answer, bytes(self._received)
+    def following(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """Follow the certificates' files while the block runs."""
+        none = contextlib.nullcontext()
+        return none if self.certificates is None else self.certificates.following()
+
+    def towards(self, machine: str) -> LinkCredentials:
+        """Return those of links to one machine; empty: to any that may answer."""
+        return replace(self, expected=machine)
+
+    def end(
+        self, address: Address, purpose: Purpose, *, listens: bool
+    ) -> ConnectingEnd | ListeningEnd | TlsEnd:
+        """Return one's own end of a handshake over TCP. Raises LinkRefused where there is no proof
+        that would do."""
+        if self.certificates is not None and self.certificates.are_there:
+            return TlsEnd(self.certificates, purpose, listens=listens, expected=self.expected)
+        if not (self.may_be_plain or is_loopback(address.host)):
+            raise LinkRefused(
+                f"{address}: links between machines are encrypted, and this machine has no "
+                "certificate: let it join, or set SKERRY_LINK_TLS to a folder with tls.crt, "
+                "tls.key and ca.crt, or to off"
+            )
+        if self.key is None:
+            raise LinkRefused(f"{address}: a link over TCP needs the cluster's key")
+        return ListeningEnd(self.key, purpose) if listens else ConnectingEnd(self.key, purpose)
 
 
-def _split(received: bytearray, *sizes: int) -> list[bytes]:
-    """Take fields off the front of what was received."""
-    fields = []
-    for size in sizes:
-        fields.append(bytes(received[:size]))
-        del received[:size]
-    return fields
+NO_CREDENTIALS = LinkCredentials()
 
 
 async def connect(
-    address: Address, protocol: Callable[[], ProtocolT], key: LinkKey | None, purpose: Purpose
+    address: Address,
+    protocol: Callable[[], ProtocolT],
+    credentials: LinkCredentials,
+    purpose: Purpose,
 ) -> ProtocolT:
-    """Open a link. Over TCP both ends prove that they hold the key; a unix socket is its owner's.
+    """Open a link.
 
     Raises OSError; `LinkRefused`, which is one, when a proof is missing or wrong.
     """
     if address.path:
         return await address.connect(protocol)
-    if key is None:
-        raise LinkRefused(f"{address}: a link over TCP needs the cluster's key")
-    proving = await address.connect(lambda: _Proving(ConnectingEnd(key, purpose), protocol()))
+    own = credentials.end(address, purpose, listens=False)
+    proving = await address.connect(lambda: _Proving(own, protocol()))
     try:
         await proving.proven
     except BaseException:
@@ -161,16 +111,17 @@ async def connect(
 async def listen(
     address: Address,
     protocol: Callable[[], asyncio.Protocol],
-    key: LinkKey | None,
+    credentials: LinkCredentials,
     purpose: Purpose,
 ) -> tuple[asyncio.AbstractServer, Address]:
-    """Listen for links. Raises OSError, AddressError, or LinkRefused without a key for TCP."""
+    """Listen for links. Raises OSError, AddressError, or LinkRefused without a proof for TCP."""
     if address.path:
         return await address.listen(protocol)
-    if key is None:
-        raise LinkRefused(f"{address}: to listen over TCP a node needs the cluster's key")
+    credentials.end(address, purpose, listens=True)
     unproven = _Unproven()
-    return await address.listen(lambda: _Proving(ListeningEnd(key, purpose), protocol(), unproven))
+    return await address.listen(
+        lambda: _Proving(credentials.end(address, purpose, listens=True), protocol(), unproven)
+    )
 
 
 class _Unproven:
@@ -207,21 +158,23 @@ class _Unproven:
 
 
 class _Proving(asyncio.Protocol, Generic[ProtocolT]):
-    """Stands in front of a link's protocol until the other end has proven itself."""
+    """Stands in front of a link's protocol until both ends have proven themselves."""
 
     def __init__(
         self,
-        side: ConnectingEnd | ListeningEnd,
+        own: ConnectingEnd | ListeningEnd | TlsEnd,
         inner: ProtocolT,
         unproven: _Unproven | None = None,
     ) -> None:
         self.inner = inner
-        self._side = side
+        self._own = own
         self._unproven = unproven  # of a listening end
         self._transport: asyncio.Transport | None = None
-        loop = asyncio.get_running_loop()
-        self.proven: asyncio.Future[None] = loop.create_future()
-        self._deadline = loop.call_later(
+        self._received = bytearray()
+        self._is_busy = False  # on a thread
+        self._loop = asyncio.get_running_loop()
+        self.proven: asyncio.Future[None] = self._loop.create_future()
+        self._deadline = self._loop.call_later(
             HANDSHAKE_SECONDS, self._refuse, LinkRefused("the other end did not prove itself")
         )
 
@@ -230,20 +183,12 @@ class _Proving(asyncio.Protocol, Generic[ProtocolT]):
         if self._unproven is not None:
             peer = transport.get_extra_info("peername")
             self._unproven.add(self, str(peer[0]) if isinstance(peer, tuple) and peer else "")
-        if isinstance(self._side, ConnectingEnd):
-            self._transport.write(self._side.greeting())
+        if greeting := self._own.greeting():
+            self._transport.write(greeting)
 
     def data_received(self, data: bytes) -> None:
-        if self._transport is None or self.proven.done():
-            return
-        try:
-            answer, rest = self._side.receive(data)
-        except LinkRefused as error:
-            return self._refuse(error)
-        if answer:
-            self._transport.write(answer)
-        if self._side.is_proven:
-            self._hand_over(self._transport, rest)
+        self._received += data
+        self._prove()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -252,7 +197,7 @@ class _Proving(asyncio.Protocol, Generic[ProtocolT]):
     @property
     def is_silent(self) -> bool:
         """Return whether nothing of a handshake has come."""
-        return isinstance(self._side, ListeningEnd) and self._side.is_silent
+        return self._own.is_silent
 
     def give_way(self) -> None:
         """Close: another connection is as likely to prove itself."""
@@ -262,14 +207,53 @@ class _Proving(asyncio.Protocol, Generic[ProtocolT]):
         if self._transport is not None:
             self._transport.abort()
 
+    def _prove(self) -> None:
+        """Go on with the handshake; of certificates on a thread."""
+        if self._is_busy or self.proven.done() or not self._received:
+            return
+        data = bytes(self._received)
+        self._received.clear()
+        if isinstance(self._own, TlsEnd):
+            self._is_busy = True
+            HANDSHAKES.submit(self._own.receive, data).add_done_callback(self._done)
+            return
+        try:
+            self._take(*self._own.receive(data))
+        except LinkRefused as error:
+            self._refuse(error)
+
+    def _done(self, step: Future[tuple[bytes, bytes]]) -> None:
+        """Go on after a step on a thread; called there."""
+
+        def take() -> None:
+            self._is_busy = False
+            try:
+                self._take(*step.result())
+            except LinkRefused as error:
+                self._refuse(error)
+            self._prove()
+
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(take)
+
+    def _take(self, answer: bytes, rest: bytes) -> None:
+        if self._transport is None or self.proven.done():
+            return
+        if answer:
+            self._transport.write(answer)
+        if self._own.is_proven:
+            self._hand_over(self._transport, rest + self._received)
+
     def _hand_over(self, transport: asyncio.Transport, rest: bytes) -> None:
         """Hand the connection over: from here on it is the inner protocol's."""
         self._end()
         self.proven.set_result(None)
-        transport.set_protocol(self.inner)
-        self.inner.connection_made(transport)
+        own = self._own
+        protocol = own.carry(self.inner) if isinstance(own, TlsEnd) else self.inner
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
         if rest:
-            self.inner.data_received(rest)
+            protocol.data_received(rest)
 
     def _refuse(self, error: LinkRefused) -> None:
         self._end()
@@ -278,7 +262,11 @@ class _Proving(asyncio.Protocol, Generic[ProtocolT]):
             self.proven.exception()  # seen: whoever waited for it gave up, or listens
             if self._unproven is not None:
                 self._unproven.log(error)
-        self.drop()
+        if self._transport is not None and error.last_word:
+            self._transport.write(error.last_word)
+            self._transport.close()
+        else:
+            self.drop()
 
     def _end(self) -> None:
         self._deadline.cancel()

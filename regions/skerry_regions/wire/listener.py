@@ -18,7 +18,7 @@ from skerry_regions.address import Address
 from skerry_regions.wire import link_auth
 from skerry_regions.wire.client import failed_event
 from skerry_regions.wire.frames import MessageTooLarge, ProtocolError
-from skerry_regions.wire.link_auth import LinkKey
+from skerry_regions.wire.link_auth import NO_CREDENTIALS, LinkCredentials
 from skerry_regions.wire.node_connection import NodeConnection
 from skerry_regions.wire.protocol import (
     Abort,
@@ -99,10 +99,12 @@ class NodeServer:
         self._server: asyncio.AbstractServer | None = None
         self._reporting: asyncio.Task[None] | None = None
 
-    async def listen(self, address: Address, key: LinkKey | None = None) -> Address:
+    async def listen(
+        self, address: Address, credentials: LinkCredentials = NO_CREDENTIALS
+    ) -> Address:
         """Start accepting; returns where. Raises what `link_auth.listen` raises."""
         self._server, bound = await link_auth.listen(
-            address, lambda: EdgeLink(self), key, "streams"
+            address, lambda: EdgeLink(self), credentials, "streams"
         )
         self._reporting = asyncio.create_task(self._report(), name="reports")
         return bound

@@ -116,6 +116,7 @@ class HandOverTo(Struct, frozen=True, kw_only=True):
     transfer: Annotated[int, Meta(ge=0, lt=1 << 62)]
     token: Annotated[bytes, Meta(min_length=16, max_length=64)]
     max_tokens: Count | None = None  # of the whole output, when its first token is made here
+    machine: Name = ""  # that has to be there, where it is known
 
 
 class HandOverFrom(Struct, frozen=True, kw_only=True):

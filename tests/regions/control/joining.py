@@ -22,6 +22,7 @@ from skerry_regions.control.machines.book import Machines
 from skerry_regions.control.machines.hosts import Hosts
 from skerry_regions.control.machines.join_tokens import JoinTokens
 from skerry_regions.control.machines.joined import JoinedMachines, Wanted
+from skerry_regions.control.machines.joining import OwnMachine
 from skerry_regions.control.machines.link import ControlLink, join
 from skerry_regions.control.machines.messages import Announcement, Credentials, Orders
 from skerry_regions.control.planning.plan import Group
@@ -58,9 +59,12 @@ class Platform:
     groups: Mapping[str, Group] | None = field(default_factory=dict[str, Group])
     joined_machines: JoinedMachines = field(init=False)
     hosts: Hosts = field(init=False)
+    own: OwnMachine = field(init=False)
 
     def __post_init__(self) -> None:
         self.joined_machines = JoinedMachines(self.wanted, self.clock)
+        self.own = OwnMachine(self.authority, self.machines, self.folder / "own", self.clock)
+        self.own.look()
         self.hosts = Hosts(self.wanted, term=1, clock=self.clock, changed=lambda: None)
 
     def token(self, **values: Any) -> str:
@@ -118,6 +122,7 @@ def platform(
         credentials=lambda: Credentials(
             secret=b"r" * 32, digest="1", tokens=b"{}", issuers=b"issuers: []"
         ),
+        revocations=lambda: made.own.revocations,
         admit=admit,
         hosts=hosts,
     )

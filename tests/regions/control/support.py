@@ -25,7 +25,7 @@ from skerry_regions.control.machines.book import Machines
 from skerry_regions.control.machines.hosts import Hosts
 from skerry_regions.control.machines.join_tokens import JoinTokens
 from skerry_regions.control.machines.joined import JoinedMachines
-from skerry_regions.control.machines.joining import Joining
+from skerry_regions.control.machines.joining import Joining, OwnMachine
 from skerry_regions.control.planning.zone_contents import ZoneBook
 from skerry_regions.control.reconcile.control_metrics import ControlMetrics
 from skerry_regions.control.reconcile.failures import Failures
@@ -178,12 +178,14 @@ async def _model_problem(name: str) -> str:
 
 def _joining(folder: Path, store: Store) -> Joining:
     authority = Authority.open(folder / "authority.pem")
+    machines = Machines(store, authority)
     return Joining(
         tokens=JoinTokens(store, b"s" * 32, authority.fingerprint),
-        machines=Machines(store, authority),
+        machines=machines,
         joined=JoinedMachines(lambda: None, store.clock),
         nodes=Hosts(lambda: None, term=1, clock=store.clock, changed=lambda: None),
         registry=SqliteRegistry(folder / "registry.db"),
+        own=OwnMachine(authority, machines, folder / "machine", store.clock),
     )
 
 

@@ -133,6 +133,7 @@ def test_a_revoked_machine_is_refused_and_edges_are_told(control: Platform) -> N
         joined=control.joined_machines,
         nodes=control.hosts,
         registry=control.registry,
+        own=control.own,
     )
     asyncio.run(joining.revoke(link.machine, actor="test"))
     refused = "was revoked; let it join again with a new token"

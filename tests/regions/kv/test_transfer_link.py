@@ -27,7 +27,8 @@ from skerry_regions.kv.frames import (
 from skerry_regions.kv.outgoing import OutgoingTransfer
 from skerry_regions.kv.receiver import Arrived, TransferReceiver
 from skerry_regions.kv.transfer_server import TransferServer
-from skerry_regions.wire.link_auth import LinkKey
+from skerry_regions.wire.link_auth import LinkCredentials
+from skerry_regions.wire.link_key import LinkKey
 
 pytestmark = pytest.mark.anyio
 
@@ -56,7 +57,7 @@ def nothing_held(_: Collection[bytes]) -> set[bytes]:
     return set()
 
 
-KEY = LinkKey(b"k" * 32)
+KEY = LinkCredentials(LinkKey(b"k" * 32))
 
 
 def server(held: set[bytes] | None = None, pages: DevicePages | None = None) -> TransferServer:

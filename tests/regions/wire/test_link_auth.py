@@ -14,6 +14,12 @@ from skerry_regions.address import Address
 from skerry_regions.wire import link_auth
 from skerry_regions.wire.link import NodeLink
 from skerry_regions.wire.link_auth import (
+    NO_CREDENTIALS,
+    LinkCredentials,
+    connect,
+    listen,
+)
+from skerry_regions.wire.link_key import (
     MAGIC,
     NONCE_BYTES,
     PROOF_BYTES,
@@ -21,11 +27,10 @@ from skerry_regions.wire.link_auth import (
     LinkKey,
     LinkRefused,
     ListeningEnd,
-    connect,
-    listen,
 )
 
 KEY, WRONG = LinkKey(b"k" * 32), LinkKey(b"w" * 32)
+OURS, THEIRS = LinkCredentials(KEY), LinkCredentials(WRONG)
 LOOPBACK = Address(host="127.0.0.1", port=0)
 
 
@@ -139,9 +144,9 @@ class Talker(asyncio.Protocol):
 def test_a_link_works_as_if_nothing_were_in_front(kind: str, tmp_path: Path) -> None:
     async def run() -> None:
         address = LOOPBACK if kind == "tcp" else Address(path=str(tmp_path / "sock"))
-        key = KEY if kind == "tcp" else None
-        server, bound = await listen(address, Echo, key, "streams")
-        talker = await connect(bound, Talker, key, "streams")
+        known = OURS if kind == "tcp" else NO_CREDENTIALS
+        server, bound = await listen(address, Echo, known, "streams")
+        talker = await connect(bound, Talker, known, "streams")
         assert await talker.heard == b"hello"
         talker.transport.abort()
         server.close()
@@ -158,10 +163,10 @@ def test_who_has_another_key_gets_nowhere(wrong: str, caplog: pytest.LogCaptureF
         return made[-1]
 
     async def run() -> None:
-        server, bound = await listen(LOOPBACK, echo, KEY, "streams")
-        key, purpose = (WRONG, "streams") if wrong == "key" else (KEY, "kv")
+        server, bound = await listen(LOOPBACK, echo, OURS, "streams")
+        known, purpose = (THEIRS, "streams") if wrong == "key" else (OURS, "kv")
         with pytest.raises(LinkRefused):
-            await connect(bound, Talker, key, "kv" if purpose == "kv" else "streams")
+            await connect(bound, Talker, known, "kv" if purpose == "kv" else "streams")
         server.close()
 
     asyncio.run(run())
@@ -171,16 +176,16 @@ def test_who_has_another_key_gets_nowhere(wrong: str, caplog: pytest.LogCaptureF
 def test_a_link_over_tcp_needs_a_key() -> None:
     async def run() -> None:
         with pytest.raises(LinkRefused):
-            await listen(LOOPBACK, Echo, None, "streams")
+            await listen(LOOPBACK, Echo, NO_CREDENTIALS, "streams")
         with pytest.raises(LinkRefused):
-            await connect(Address(host="127.0.0.1", port=1), Echo, None, "streams")
+            await connect(Address(host="127.0.0.1", port=1), Echo, NO_CREDENTIALS, "streams")
 
     asyncio.run(run())
 
 
 async def dropped(send: bytes, count: int = 1) -> list[bytes]:
     """What connections are told that send only this; all are kept open until they are dropped."""
-    server, bound = await listen(LOOPBACK, Echo, KEY, "streams")
+    server, bound = await listen(LOOPBACK, Echo, OURS, "streams")
     connections = [await asyncio.open_connection(bound.host, bound.port) for _ in range(count)]
     for _, writer in connections:
         writer.write(send)
@@ -216,16 +221,16 @@ def test_the_unproven_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- a node and an edge --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("key", [KEY, WRONG, None])
+@pytest.mark.parametrize("known", [OURS, THEIRS, NO_CREDENTIALS])
 def test_a_node_over_tcp_serves_who_holds_its_key(
-    tmp_path: Path, key: LinkKey | None, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, known: LinkCredentials, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run() -> None:
         node = RunningNode("n", tmp_path)
-        bound = await node.server.listen(LOOPBACK, KEY)
-        link = NodeLink("n", bound, hello("edge"), PATIENCE, key=key)
+        bound = await node.server.listen(LOOPBACK, OURS)
+        link = NodeLink("n", bound, hello("edge"), PATIENCE, credentials=known)
         try:
-            if key is KEY:
+            if known is OURS:
                 await link.wait_until_up()
                 assert link.models == {MODEL}
             else:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
+from msgspec.structs import replace
 from starlette.responses import Response
 
 from skerry_regions.control.api.machine_calls import MachineCall
@@ -25,7 +26,7 @@ async def report(call: MachineCall) -> Response:
         raise Forbidden("only a host runs what it is ordered to")
     orders, members = control.nodes.take(machine, told, control.store.desired)
     await asyncio.to_thread(_announce, control.registry, members)
-    return json_answer(orders)
+    return json_answer(replace(orders, revocations=control.revocations_beyond(told.revocations)))
 
 
 def _announce(registry: Registry, members: Iterable[Member]) -> None:

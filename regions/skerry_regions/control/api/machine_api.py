@@ -188,7 +188,13 @@ async def _announce(call: MachineCall) -> Response:
         return machine, control.registry.announce(member, told.lease_seconds)
 
     machine, holder = await asyncio.to_thread(announce)
-    return json_answer(Orders(order=control.joined.order(machine, told), holder=holder))
+    return json_answer(
+        Orders(
+            order=control.joined.order(machine, told),
+            holder=holder,
+            revocations=control.revocations_beyond(told.revocations),
+        )
+    )
 
 
 async def _withdraw(call: MachineCall) -> Response:

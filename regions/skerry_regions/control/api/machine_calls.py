@@ -17,7 +17,7 @@ from skerry_regions.control.machines.authority import Authority
 from skerry_regions.control.machines.book import Machine, Machines
 from skerry_regions.control.machines.hosts import Hosts
 from skerry_regions.control.machines.joined import JoinedMachines, admitted
-from skerry_regions.control.machines.messages import Credentials
+from skerry_regions.control.machines.messages import Credentials, Revocations
 from skerry_regions.registry import Member, Registry
 
 T = TypeVar("T")
@@ -37,8 +37,14 @@ class MachineControl:
     registry: Registry
     cluster_key: bytes
     credentials: Callable[[], Credentials]  # of edges
+    revocations: Callable[[], Revocations]
     hosts: frozenset[str] = frozenset()  # that strangers may call it, beside what all machines do
     admit: Admit | None = None  # None: what it says of itself, where it may
+
+    def revocations_beyond(self, known: str) -> Revocations | None:
+        """Return who was revoked; None where that is known, by its digest."""
+        revocations = self.revocations()
+        return None if revocations.digest == known else revocations
 
     def admitted(self, machine: Machine, member: Member) -> Member:
         if self.admit is not None:

@@ -14,7 +14,7 @@ import logging
 import ssl
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,14 +26,14 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from skerry_regions.control.machines.messages import SERVER_NAME
 from skerry_regions.private_files import create_file
+from skerry_regions.wire.link_certificates import MACHINE_URI, PARTIAL_CHAIN, RUNS_URI
 
 DAY = 86_400.0
 AUTHORITY_SECONDS = 3650 * DAY
 SERVER_SECONDS = 30 * DAY
-MACHINE_SECONDS = 1 * DAY
+MACHINE_SECONDS = 6 * DAY  # links need it: the control plane may be away for half of that
 SKEW_SECONDS = 3600.0  # that clocks of machines may be behind ours
 NO_CHECK_TIME = ssl.VerifyFlags(0x200000)  # of OpenSSL; Python has no name for it
-MACHINE_URI = "skerry:machine:"  # before the id that a certificate is for
 
 PEM = serialization.Encoding.PEM
 
@@ -112,14 +112,16 @@ class Authority:
         """Return the SHA-256 of its certificate, in hex: what join tokens name."""
         return self._certificate.fingerprint(hashes.SHA256()).hex()
 
-    def sign(self, request: x509.CertificateSigningRequest, machine: str) -> Signed:
-        """Return a certificate for a machine, whatever name the request has."""
+    def sign(self, request: x509.CertificateSigningRequest, machine: str, *runs: str) -> Signed:
+        """Return a certificate for a machine, whatever name the request has, and for what it `runs`
+        (`edge`, `node`): for calling the control plane, and for both ends of links."""
+        uris = (f"{MACHINE_URI}{machine}", *(f"{RUNS_URI}{each}" for each in runs))
         certificate = self._issue(
             request.public_key(),
             "Skerry machine",
-            ExtendedKeyUsageOID.CLIENT_AUTH,
+            (ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH),
             MACHINE_SECONDS,
-            x509.UniformResourceIdentifier(f"{MACHINE_URI}{machine}"),
+            map(x509.UniformResourceIdentifier, uris),
         )
         not_after = certificate.not_valid_after_utc.timestamp()
         return Signed(certificate.public_bytes(PEM).decode(), not_after)
@@ -130,9 +132,9 @@ class Authority:
         certificate = self._issue(
             key.public_key(),
             SERVER_NAME,
-            ExtendedKeyUsageOID.SERVER_AUTH,
+            (ExtendedKeyUsageOID.SERVER_AUTH,),
             SERVER_SECONDS,
-            x509.DNSName(SERVER_NAME),
+            (x509.DNSName(SERVER_NAME),),
         )
         return _private_pem(key) + certificate.public_bytes(PEM)
 
@@ -143,10 +145,11 @@ class Authority:
             certificate.verify_directly_issued_by(self._certificate)
             usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage)
             names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-            [uri] = names.value.get_values_for_type(x509.UniformResourceIdentifier)
+            uris = names.value.get_values_for_type(x509.UniformResourceIdentifier)
+            [uri] = (uri for uri in uris if uri.startswith(MACHINE_URI))
         except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
             return None
-        if ExtendedKeyUsageOID.CLIENT_AUTH not in usage.value or not uri.startswith(MACHINE_URI):
+        if ExtendedKeyUsageOID.CLIENT_AUTH not in usage.value:
             return None
         return Peer(uri.removeprefix(MACHINE_URI), certificate.not_valid_after_utc.timestamp())
 
@@ -154,17 +157,17 @@ class Authority:
         self,
         public_key: object,
         name: str,
-        usage: x509.ObjectIdentifier,
+        usages: Iterable[x509.ObjectIdentifier],
         seconds: float,
-        also: x509.GeneralName,
+        names: Iterable[x509.GeneralName],
     ) -> x509.Certificate:
         assert isinstance(public_key, ec.EllipticCurvePublicKey)
         issuer = self._key.public_key()
         return (
             _builder(_name(name), self._certificate.subject, public_key, self._clock(), seconds)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([usage]), critical=True)
-            .add_extension(x509.SubjectAlternativeName([also]), critical=False)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=True)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer), critical=False
             )
@@ -188,7 +191,7 @@ class ListenerTLS:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_OPTIONAL
-        context.verify_flags |= NO_CHECK_TIME
+        context.verify_flags |= NO_CHECK_TIME | PARTIAL_CHAIN
         context.load_verify_locations(cadata=self._authority.pem)
         context.set_alpn_protocols(["http/1.1"])
         load_pair(context, self._authority.server_pair())

@@ -14,9 +14,10 @@ from skerry_regions.control.desired.desired import Desired
 from skerry_regions.control.desired.store import Store
 from skerry_regions.control.desired.views import rfc3339
 from skerry_regions.control.desired.writing import Writing
-from skerry_regions.control.errors import Conflict, Forbidden, Invalid, UnknownResource
+from skerry_regions.control.errors import Conflict, Invalid, Revoked, UnknownResource
 from skerry_regions.control.machines import join_tokens
 from skerry_regions.control.machines.authority import (
+    SKEW_SECONDS,
     Authority,
     BadRequest,
     Signed,
@@ -30,6 +31,7 @@ from skerry_regions.prometheus import LabelValues
 KIND = "machine"
 MAX_MACHINES = 100_000
 RENEWABLE_SECONDS = 30 * 86_400.0  # after its end, a certificate may still be renewed
+RUNS: dict[Kind, str] = {"node": "node", "edge": "edge", "host": "node"}  # for its links
 COLUMNS = (
     "id, kind, pool, region, model, hostname, version, token, key_digest, joined_at, not_after, "
     "revoked_at"
@@ -91,19 +93,19 @@ class Machines:
                 join_tokens.spend(writing, token)
                 machine = _new(writing, token.spec, request, token.id, digest)
             _wanted(machine, machine.id)
-            signed = self._authority.sign(csr, machine.id)
+            signed = self._authority.sign(csr, machine.id, RUNS[machine.kind])
             return _renewed(writing, machine, signed, request.version), signed
 
     def renew(self, id: str, request: RenewRequest) -> tuple[Machine, Signed]:
-        """Return another certificate for a machine that is wanted. Raises Forbidden or Invalid."""
+        """Return another certificate for a machine that is wanted. Raises Revoked or Invalid."""
         csr = _request_of(request)
         with self._store.writing() as writing:
             machine = _wanted(_find(writing.execute, id), id)
-            signed = self._authority.sign(csr, id)
+            signed = self._authority.sign(csr, id, RUNS[machine.kind])
             return _renewed(writing, machine, signed, request.version), signed
 
     def wanted(self, id: str) -> Machine:
-        """Raises Forbidden for one that was revoked, or is unknown."""
+        """Raises Revoked for one that was revoked, or is unknown."""
         return _wanted(_find(self._store.select, id), id)
 
     def told_to_run(self, machine: Machine, model: str) -> None:
@@ -122,6 +124,14 @@ class Machines:
         """Return them by id, those that were revoked too."""
         rows = self._store.select(f"SELECT {COLUMNS} FROM machines ORDER BY id")
         return [_machine(row) for row in rows]
+
+    def revoked(self, now: float) -> tuple[str, ...]:
+        """Return ids of those that were revoked and have a certificate whose time is not over."""
+        rows = self._store.select(
+            "SELECT id FROM machines WHERE revoked_at IS NOT NULL AND not_after > ? ORDER BY id",
+            (now - SKEW_SECONDS,),
+        )
+        return tuple(str(row[0]) for row in rows)
 
     def get(self, id: str) -> Machine:
         """Raises UnknownResource."""
@@ -178,7 +188,7 @@ def _request_of(request: JoinRequest | RenewRequest) -> Any:
 
 def _wanted(machine: Machine | None, id: str) -> Machine:
     if machine is None or machine.revoked_at is not None:
-        raise Forbidden(f"the machine {id!r} was revoked; let it join again with a new token")
+        raise Revoked(f"the machine {id!r} was revoked; let it join again with a new token")
     return machine
 
 

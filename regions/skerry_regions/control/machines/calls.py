@@ -10,11 +10,13 @@ import msgspec
 from msgspec import Struct
 
 from skerry import __version__
+from skerry_regions.control.errors import Revoked
 from skerry_regions.control.machines.messages import (
     SERVER_NAME,
     VERSIONS_HEADER,
     versions_text,
 )
+from skerry_regions.wire.link_certificates import PARTIAL_CHAIN
 
 ANSWER_SECONDS = 5.0
 MAX_ANSWER_BYTES = 64 << 20
@@ -28,6 +30,16 @@ class ControlAway(Exception):
 
 class ControlRefused(Exception):
     """The control plane refuses; the message says why."""
+
+    def __init__(self, message: str, kind: str = "") -> None:
+        """`kind` is the type of the error that it answers with."""
+        super().__init__(message)
+        self.kind = kind
+
+    @property
+    def is_revoked(self) -> bool:
+        """Return whether this machine is no longer wanted."""
+        return self.kind == Revoked.type
 
 
 def client_of(context: ssl.SSLContext) -> httpx.Client:
@@ -44,6 +56,7 @@ def client_of(context: ssl.SSLContext) -> httpx.Client:
 def trusting(authority: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # checks the name, requires a certificate
     context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_flags |= PARTIAL_CHAIN  # it may be below an operator's own
     context.load_verify_locations(cadata=authority)
     return context
 
@@ -72,13 +85,15 @@ def read(client: httpx.Client, method: str, url: str, body: bytes) -> bytes:
         raise ControlAway(str(error)) from None
     if answer.is_success:
         return data
-    message = _told(data) or f"HTTP status {answer.status_code}"
-    raise ControlAway(message) if answer.status_code >= 500 else ControlRefused(message)
+    message, kind = _told(data)
+    message = message or f"HTTP status {answer.status_code}"
+    raise ControlAway(message) if answer.status_code >= 500 else ControlRefused(message, kind)
 
 
-def _told(data: bytes) -> str:
-    """Return the message of a refusal."""
+def _told(data: bytes) -> tuple[str, str]:
+    """Return message and type of a refusal."""
     try:
-        return str(msgspec.json.decode(data)["error"]["message"])[:1024]
+        error = msgspec.json.decode(data)["error"]
+        return str(error["message"])[:1024], str(error["type"])
     except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError):
-        return ""
+        return "", ""

@@ -160,6 +160,7 @@ class Hosts:
             found.append(
                 replace(
                     member,
+                    machine=host.machine.id,
                     region=host.machine.region,
                     residency=GLOBAL if region is None else region.residency,
                     incarnation=process.incarnation,

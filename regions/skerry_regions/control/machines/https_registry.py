@@ -14,7 +14,12 @@ import msgspec
 
 from skerry_regions.control.machines.calls import ControlAway, ControlRefused
 from skerry_regions.control.machines.link import ControlLink
-from skerry_regions.control.machines.messages import Announcement, Order, Orders, Withdrawal
+from skerry_regions.control.machines.messages import (
+    Announcement,
+    Order,
+    Orders,
+    Withdrawal,
+)
 from skerry_regions.registry import LEASE_SECONDS, Member, RegistryUnavailable
 
 MAX_TOLD = 64  # mistakes that are remembered
@@ -33,19 +38,25 @@ class HttpsRegistry:
         *,
         fingerprint: str = "",
         on_order: Callable[[Order], None] = lambda _: None,
+        on_revoked: Callable[[], None] = lambda: None,
     ) -> None:
-        """`fingerprint` is that of the assignment that this machine runs; `on_order` is called on
-        any thread."""
+        """`fingerprint` is that of the assignment that this machine runs. `on_order`, and
+        `on_revoked` when this machine is no longer wanted, are called on any thread."""
         self._link = link
         self._fingerprint = fingerprint
         self._told: set[str] = set()  # why records cannot be read
         self._on_order = on_order
+        self._on_revoked = on_revoked
 
     def announce(self, member: Member, lease_seconds: float = LEASE_SECONDS) -> int:
         told = Announcement(
-            member=member, lease_seconds=lease_seconds, fingerprint=self._fingerprint
+            member=member,
+            lease_seconds=lease_seconds,
+            fingerprint=self._fingerprint,
+            revocations=self._link.revocations,
         )
         orders = self._call("PUT", "/member", Orders, told)
+        self._link.shut_out(orders.revocations)
         self._on_order(orders.order)
         return orders.holder
 
@@ -66,6 +77,8 @@ class HttpsRegistry:
         try:
             return self._link.call(method, path, type_, body)
         except (ControlAway, ControlRefused) as error:
+            if isinstance(error, ControlRefused) and error.is_revoked:
+                self._on_revoked()
             raise RegistryUnavailable(f"{self._link.url}: {error}") from None
 
     def _read(self, record: msgspec.Raw) -> Member | None:

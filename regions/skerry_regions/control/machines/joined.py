@@ -164,6 +164,7 @@ def admitted(machine: Machine, member: Member, desired: Desired) -> Member:
     pool = desired.pools().get(machine.pool)
     return replace(
         member,
+        machine=machine.id,
         region=machine.region,
         residency=region.residency if region is not None else GLOBAL,
         role=pool.role if pool is not None else member.role,

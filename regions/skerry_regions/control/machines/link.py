@@ -3,6 +3,7 @@
 FOLDER/key.pem            its private key, made here, and sent nowhere
 FOLDER/certificate.pem    short-lived; renewed when half its time is over
 FOLDER/authority.pem      whom it believes, as the join token's fingerprint said
+FOLDER/revoked            machines that links are not opened to, one a line
 FOLDER/machine.json       who it is, and what it ran last: enough to start without the control
                           plane
 """
@@ -49,6 +50,7 @@ from skerry_regions.control.machines.messages import (
     JoinRequest,
     Kind,
     RenewRequest,
+    Revocations,
 )
 from skerry_regions.private_files import replace_file
 
@@ -79,6 +81,7 @@ class ControlLink:
         self._clock = clock
         self._lock = threading.RLock()  # one call at a time, over one connection
         self._not_before = 0.0  # of the next attempt to renew
+        self.revocations = ""  # digest of those that are shut out
         try:
             data = (folder / "machine.json").read_bytes()
             self._enrolment = msgspec.json.decode(data, type=Enrolment)
@@ -138,6 +141,17 @@ class ControlLink:
             former.close()
         logger.info("the certificate of %s was renewed", self.machine)
         return joined
+
+    def shut_out(self, revoked: Revocations | None) -> None:
+        """Have links to these machines closed, and none opened; None: as known."""
+        if revoked is None:
+            return
+        text = "".join(f"{machine}\n" for machine in revoked.machines)
+        try:
+            replace_file(self._folder / "revoked", text.encode())
+            self.revocations = revoked.digest
+        except OSError as error:  # a full disk: again with the next answer
+            logger.warning("machines that were revoked are not shut out: %s", error)
 
     def close(self) -> None:
         self._client.close()

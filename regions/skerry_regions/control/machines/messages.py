@@ -102,6 +102,14 @@ class Announcement(Struct, frozen=True, kw_only=True):
     member: Member
     lease_seconds: Annotated[float, Meta(gt=0.0, le=MAX_LEASE_SECONDS)]
     fingerprint: Short = ""
+    revocations: Short = ""  # digest of those that it knows
+
+
+class Revocations(Struct, frozen=True, kw_only=True):
+    """Machines that were revoked, while their certificates would still count: to be shut out."""
+
+    digest: Short
+    machines: tuple[Short, ...]
 
 
 Order = Literal["serve", "renew"]
@@ -113,6 +121,7 @@ class Orders(Struct, frozen=True, kw_only=True):
 
     order: Order = "serve"
     holder: Count = 0
+    revocations: Revocations | None = None  # None: as known
 
 
 class Withdrawal(Struct, frozen=True, kw_only=True):
@@ -141,6 +150,7 @@ class HostReport(Struct, frozen=True, kw_only=True):
     running: Annotated[tuple[RunningProcess, ...], Meta(max_length=MAX_PROCESSES)] = ()
     ended: Annotated[tuple[Ended, ...], Meta(max_length=MAX_PROCESSES)] = ()
     members: Annotated[tuple[Member, ...], Meta(max_length=MAX_PROCESSES)] = ()
+    revocations: Short = ""  # digest of those that it knows
     is_leaving: bool = False  # it takes no more, and what runs there is to run elsewhere
 
 
@@ -154,6 +164,7 @@ class HostOrders(Struct, frozen=True, kw_only=True):
     start: Annotated[tuple[Launch, ...], Meta(max_length=MAX_PROCESSES)] = ()
     drain: Annotated[tuple[Short, ...], Meta(max_length=MAX_PROCESSES)] = ()
     stop: Annotated[tuple[Short, ...], Meta(max_length=MAX_PROCESSES)] = ()
+    revocations: Revocations | None = None  # None: as known
 
 
 def common_version(theirs: str) -> int | None:

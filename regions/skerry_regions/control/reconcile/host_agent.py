@@ -73,6 +73,7 @@ class HostAgent:
         self._leave_seconds = leave_seconds
         self._ended: list[Ended] = []
         self._trouble = ""  # why the last report had no answer
+        self._is_revoked = False  # nobody has links to what runs here any more
 
     async def run(self, stop: asyncio.Event) -> None:
         """Report and obey; once `stop` is set, until nothing runs here any more."""
@@ -83,7 +84,7 @@ class HostAgent:
             while True:
                 self._wake.clear()
                 seen = await self._launcher.list()
-                is_leaving = stop.is_set()
+                is_leaving = stop.is_set() or self._is_revoked
                 if is_leaving:
                     leaving_at = leaving_at or time.monotonic()
                     await self._leave(seen, time.monotonic() - leaving_at)
@@ -96,9 +97,9 @@ class HostAgent:
             stopping.cancel()
 
     async def _leave(self, seen: Observation, seconds: float) -> None:
-        """End what found no other place in time."""
+        """End what found no other place in time; all, once the host is revoked."""
         for process in seen.running.values():
-            if seconds > self._leave_seconds + DRAIN_SECONDS:
+            if self._is_revoked or seconds > self._leave_seconds + DRAIN_SECONDS:
                 await self._launcher.stop(process.id)
             elif seconds > self._leave_seconds and process.state != "draining":
                 await self._launcher.drain(process.id, patiently=False)
@@ -115,6 +116,7 @@ class HostAgent:
         try:
             orders = await asyncio.to_thread(self._call, report)
         except (ControlAway, ControlRefused) as error:
+            self._is_revoked = isinstance(error, ControlRefused) and error.is_revoked
             if str(error) != self._trouble:
                 self._trouble = str(error)
                 logger.warning("no orders: %s; what runs here goes on", error)

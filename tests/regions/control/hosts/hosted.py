@@ -33,7 +33,8 @@ class Machine:
 
     def report(self, **values: Any) -> HostOrders:
         told = HostReport(offers=self.offers, running=tuple(self.running.values()), **values)
-        self.orders = self.link.call("POST", "/host", HostOrders, told)
+        orders = self.link.call("POST", "/host", HostOrders, told)
+        self.orders = replace(orders, revocations=None)
         return self.orders
 
     def follow(self) -> None:

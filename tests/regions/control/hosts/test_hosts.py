@@ -112,7 +112,7 @@ def test_the_registry_hears_of_nodes_what_the_control_plane_says_they_are(
     [told] = control.registry.members()
     assert told == replace(
         member(host.running["fra-many-0"]), region="fra", residency="eu", role="decode",
-        incarnation=launch.incarnation, control="",
+        incarnation=launch.incarnation, control="", machine=host.id,
     )  # fmt: skip
     [node] = host.running.values()
     other = replace(member(node), id="fra-decode-0", incarnation=9)
@@ -207,7 +207,7 @@ def test_a_revoked_host_is_out_at_once(control: Platform, machine: Join) -> None
     [node] = host.running.values()
     joining = Joining(
         tokens=control.tokens, machines=control.machines, joined=control.joined_machines,
-        nodes=control.hosts, registry=control.registry,
+        nodes=control.hosts, registry=control.registry, own=control.own,
     )  # fmt: skip
     asyncio.run(joining.revoke(host.id, actor="test"))
     [told] = control.registry.members()
