@@ -1,4 +1,4 @@
-"""Batches of `bench.gpu`: rows of one length, over blocks of their own, sampled greedily."""
+"""Batches of `bench.gpu`: rows of one length, over blocks of their own."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from skerry_core.batch import ForwardBatch
 from skerry_core.config import BLOCK_SIZE
 
 
-def step(rows: int, count: int, context: int) -> ForwardBatch:
-    """The last `count` tokens of each row's context; the last one of them is sampled, greedily."""
+def step(rows: int, count: int, context: int, *, is_sampled: bool = False) -> ForwardBatch:
+    """The last `count` tokens of each row's context; the last one of them is sampled, greedily or
+    as a chat's usually is."""
     width = -(-context // BLOCK_SIZE)
     tokens = np.arange(rows * count, dtype=np.int32)
     return ForwardBatch(
@@ -19,5 +20,5 @@ def step(rows: int, count: int, context: int) -> ForwardBatch:
         query_start=np.arange(0, rows * count + 1, count, dtype=np.int32),
         block_tables=np.arange(rows * width, dtype=np.int32).reshape(rows, width),
         sample_tokens=tokens[count - 1 :: count],
-        sampling=samples_of(rows),
+        sampling=samples_of(rows, temperature=0.8, top_p=0.95) if is_sampled else samples_of(rows),
     )

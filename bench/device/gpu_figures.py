@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -97,12 +98,13 @@ class Bench(Subject):
         label = f"{kernels}, deterministic" if deterministic else kernels
         wanted = kernels == "triton" and not deterministic
         figures = []
-        for rows in s.batches:
-            seconds = self.seconds(partial(runner.execute, step(rows, 1, s.context)))
+        for rows, way in product(s.batches, ("", ", sampled") if wanted else ("",)):
+            batch = step(rows, 1, s.context, is_sampled=bool(way))
+            seconds = self.seconds(partial(runner.execute, batch))
             least = (self.weight_bytes() + self.kv_bytes(rows * s.context)) / self.copy_rate
             figures.append(
                 Figure(
-                    f"decode, {rows} rows, {label}",
+                    f"decode, {rows} rows, {label}{way}",
                     1e3 * seconds,
                     "ms",
                     "bytes over bandwidth",
