@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -331,3 +332,14 @@ def test_a_plain_server_serves_a_trial(tmp_path: Path) -> None:
 
     asyncio.run(use())
     server.stop()
+
+
+def test_the_manifests_servers_have_room_for_all_streams() -> None:
+    folder = Path(__file__).parents[3] / "infra/kubernetes/base/control"
+    [store] = re.findall(r"max_file_store: (\d+)GB", (folder / "nats.conf").read_text())
+    [disk] = re.findall(r"storage: (\d+)Gi", (folder / "nats.yaml").read_text())
+    of_files = [spec for spec, _ in declared("eu") if spec.storage == "file"]
+    wanted = sum(spec.max_bytes for spec in of_files)
+    assert wanted <= int(store) * 10**9
+    assert wanted <= 0.7 * int(disk) * GIB
+    assert wanted == (5.25 + 0.25) * GIB, "docs/operations.md says how much"
