@@ -142,7 +142,7 @@ def _fill_bins(
     adjusted, largests, temperatures, lowests, binned, counts, masses, vocab_size,
     SLICE: tl.constexpr, BINS: tl.constexpr,
 ):  # fmt: skip
-    """Bin a slice's tokens, count them, and sum their weights."""
+    """Count a slice's tokens by bin, and sum their weights."""
     row, piece = tl.program_id(0).to(tl.int64), tl.program_id(1)
     largest, temperature = tl.load(largests + row), tl.load(temperatures + row)
     if (temperature < _GREEDY) | (largest == float("-inf")):
@@ -191,7 +191,7 @@ def _sum_bins(
 def _aim(
     row, total, top_ps, seeds, positions, choices, totals, stages, limits, MAY_CUT: tl.constexpr
 ):
-    """Aim at the next search of a row of which tokens of this weight are left."""
+    """Begin the next search of a row of which tokens of this weight are left."""
     tl.store(totals + row, total)
     top_p = tl.load(top_ps + row).to(tl.float64)
     if MAY_CUT & (top_p < 1):
