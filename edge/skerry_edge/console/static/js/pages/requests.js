@@ -172,7 +172,10 @@ export function mount(main, opened) {
   }
 
   const stop = follow("requests", {
-    snapshot: (frame) => { if (known.size) take(frame.requests.filter((each) => !known.has(each.id))); else take(frame.requests); },
+    snapshot(frame) { // also in the middle, where the page was slower than the frames
+      const held = new Set(waiting.map((each) => each.id));
+      take(frame.requests.filter((each) => !known.has(each.id) && !held.has(each.id)));
+    },
     delta: (frame) => { if (frame.requests) take(frame.requests, frame.more); },
     refused: (message) => text(tally, message),
     state(age) {
