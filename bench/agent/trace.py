@@ -8,7 +8,9 @@ measured:
     read     tokens read from the cache, of all that any earlier turn has computed
     first    time to the first token, against that of a request with this turn's new text alone
              behind the same tools and system prompt; and what of both is not the model's own work,
-             by the node's word: longer histories take it longer to attend to
+             by the node's word: longer histories take it longer to attend to. The least that this
+             can take is the products of the new tokens with what only the history has, at the
+             machine's peak
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ from typing import Any
 
 import httpx
 
-from bench.agent.targets import Target
-from bench.measuring import stats
+from bench.agent.targets import THREADS, Target
+from bench.measuring import peaks, stats
 from bench.measuring.run import Run
-from bench.subjects.long_context import LONG_CONTEXT
+from bench.subjects.long_context import LONG_CONTEXT, PAIR_PRODUCTS
 from bench.subjects.platforms import Platform
 
 TOOLS, TURNS, HISTORY = 20, 40, 33_000  # tools; turns; tokens before the first turn
@@ -169,8 +171,11 @@ def measure(run: Run, target: Target) -> list[stats.Cell]:
     first = stats.Cell(name + "first token", "ms")
     alone = stats.Cell(name + "first token without history", "ms")
     factor = stats.Cell(name + "first token, of that without history", "times")
+    own = stats.Cell(name + "prefill, of that without history", "times")
+    least = stats.Cell(name + "the least that it could be", "times")
     beside = stats.Cell(name + "of it beside the prefill", "ms")
     beside_alone = stats.Cell(name + "of that without history beside the prefill", "ms")
+    peak = 1e9 * max(peaks.float_peak(THREADS) for _ in range(5))  # beside other work
     source = random.Random(7)
     messages: list[dict[str, Any]] = []
     total_read = total_endless = 0
@@ -190,16 +195,24 @@ def measure(run: Run, target: Target) -> list[stats.Cell]:
                 first.add(OURS, 1e3 * turn.first_seconds)
                 alone.add(OURS, 1e3 * short.first_seconds)
                 factor.add(OURS, turn.first_seconds / short.first_seconds)
+                own.add(OURS, turn.prefill_seconds / short.prefill_seconds)
+                least.add(OURS, 1 + _added_products(turn, short) / peak / short.prefill_seconds)
                 beside.add(OURS, 1e3 * (turn.first_seconds - turn.prefill_seconds))
                 beside_alone.add(OURS, 1e3 * (short.first_seconds - short.prefill_seconds))
             before = turn.prompt_tokens
-    cells = [share, uncached, first, alone, factor, beside, beside_alone]
+    cells = [share, uncached, first, alone, factor, own, least, beside, beside_alone]
     run.console.print(stats.table(f"an agent's {number} turns, {target.name}", cells, OURS, []))
     run.console.print(
         f"{target.name}: {total_read:,} tokens read of {total_endless:,} "
         f"({100 * total_read / total_endless:.2f} %), {before:,} in the last prompt"
     )
     return cells
+
+
+def _added_products(turn: Turn, short: Turn) -> int:
+    """Return the products of a turn's new tokens with those that only its history has."""
+    new = turn.prompt_tokens - turn.read_tokens
+    return new * (turn.read_tokens - short.read_tokens) * PAIR_PRODUCTS
 
 
 def _as_text(result: dict[str, Any], place: int) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from skerry_core.config import LayerConfig, ModelConfig, RopeConfig
 
 LONG_CONTEXT = "@cf/bench/long-context"
 POSITIONS = 131_072
+LAYERS, HEADS, HEAD_DIM = 2, 2, 64
+PAIR_PRODUCTS = LAYERS * HEADS * 2 * HEAD_DIM  # of a token with one that it attends to
 
 
 def long_context_file(folder: Path) -> Path:
@@ -33,12 +35,12 @@ def _config(vocab_size: int) -> ModelConfig:
     rope = RopeConfig(theta=1e6)
     return ModelConfig(
         architecture="llama",
-        layers=(LayerConfig(rope=rope),) * 2,
+        layers=(LayerConfig(rope=rope),) * LAYERS,
         hidden_size=1024,
         intermediate_size=12_288,
-        num_heads=2,
+        num_heads=HEADS,
         num_kv_heads=1,
-        head_dim=64,
+        head_dim=HEAD_DIM,
         vocab_size=vocab_size,
         max_context=POSITIONS,
     )
