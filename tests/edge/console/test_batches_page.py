@@ -11,7 +11,16 @@ import openai
 import pytest
 from tests.edge.api.batch.test_openai_batches import chat, create, ended, lines
 from tests.edge.console.browsing import NARROW, WIDE, Pages, shot
-from tests.edge.support import ACCOUNT, CHAT, MODEL, PATIENCE, Deployment, Hold, deployed
+from tests.edge.support import (
+    ACCOUNT,
+    CHAT,
+    MODEL,
+    PATIENCE,
+    Deployment,
+    Hold,
+    deployed,
+    eventually,
+)
 
 from skerry_edge.ledger.stores import Stores
 from skerry_edge.limits import Limits
@@ -61,6 +70,7 @@ def test_a_batch_goes_on_while_it_is_looked_at(
 ) -> None:
     at.region.script = lambda submit: [Hold()]
     batch = create(client, lines(chat("a"), chat("b")))
+    eventually(lambda: at.region.streams)  # it has begun
     page = pages.open(pages.link(path="/console/batches"))
     page.wait_for_selector(f"tr[data-name='{batch.id}'] >> text=in progress")
     assert "0 of 2" in cells(page, batch.id)[1]
