@@ -20,9 +20,12 @@ from tests.e2e.command import MODEL, Skerry
 SEIZE, INTERRUPT, CONTINUE, DETACH = 0x4206, 0x4207, 7, 17  # of ptrace(2)
 ALL_THREADS = 0x40000000  # `__WALL` of waitpid(2)
 BUSY_SECONDS = 0.5  # in which the busiest thread is found
+LOOK_SECONDS = 0.01  # between looks at an engine's steps
 PAUSE = 0.1  # of a client whose request failed
 
 Body = Callable[[int], dict[str, Any]]
+Steps = Callable[[], int | None]
+"""Returns how many steps an engine has made; None while it is not to be stopped."""
 
 
 def a_prompt(words: int, tokens: int) -> Body:
@@ -99,18 +102,23 @@ def edge_url(skerry: Skerry, edge: str) -> str:
 
 
 @contextlib.contextmanager
-def braked(process: int, answers: Callable[[], bool], hold: float, run: float) -> Generator[None]:
-    """Stop the thread of a busy engine for `hold` seconds, let it run for `run`, and so on.
+def braked(process: int, answers: Callable[[], bool], steps: Steps, hold: float) -> Generator[None]:
+    """Stop the thread of a busy engine for `hold` seconds after each of its steps.
 
-    It is stopped in its kernels: where it has the interpreter, the process no longer `answers`, and
-    it goes on at once.
+    However slow the machine is, the next step is made before the thread is stopped again. It is
+    stopped in its kernels: where it has the interpreter, the process no longer `answers`, and it
+    goes on at once.
     """
     over = threading.Event()
     try_to_trace(process)
 
     def brake() -> None:
+        before = None
         with traced(busiest_thread(process)) as thread:
-            while not over.wait(run):
+            while not over.wait(LOOK_SECONDS):
+                if (now := steps()) in (None, before):
+                    continue
+                before = now
                 thread.stop()
                 while not answers() and not over.is_set():
                     thread.go_on()

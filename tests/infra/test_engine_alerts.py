@@ -82,52 +82,63 @@ def node(skerry: Skerry, id: str = NODE) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def brake(skerry: Skerry, hold: float, run: float) -> Generator[None]:
-    """Slow the engine down, and leave the node its event loop."""
+def brake(skerry: Skerry, hold: float, *, memory: float = 0.0) -> Generator[None]:
+    """Have the engine stand still after each step, and leave the node its event loop.
+
+    Only steps count after which streams hold this share of the memory.
+    """
     path = node(skerry)["control"].removeprefix("unix:")
     transport = httpx.HTTPTransport(uds=path)
     with httpx.Client(transport=transport, timeout=LOOK_SECONDS) as client:
 
-        def answers() -> bool:
+        def engine() -> dict[str, Any]:
+            """Return its figures; none while the node has no interpreter to answer with."""
             try:
-                return client.get("http://localhost/status").status_code == 200
+                [figures] = client.get("http://localhost/status").json()["engines"].values()
             except httpx.HTTPError:
-                return False
+                return {}
+            return dict(figures)
 
-        with braked(node(skerry)["pid"], answers, hold, run):
+        def steps() -> int | None:
+            now = engine()
+            counts = bool(now) and now["blocks_used"] / now["blocks"] >= memory
+            return now["steps"] if counts else None
+
+        with braked(node(skerry)["pid"], lambda: bool(engine()), steps, hold):
             yield
 
 
 @contextlib.contextmanager
 def slow_first_tokens(skerry: Skerry) -> Generator[None]:
     """The engine stands still for seconds, again and again; answers have one token."""
-    with load(skerry, "edge", 6, a_prompt(8, 1), pause=0.4), brake(skerry, 2.4, 0.5):
+    with load(skerry, "edge", 6, a_prompt(8, 1), pause=0.4), brake(skerry, 2.4):
         yield
 
 
 @contextlib.contextmanager
 def slow_tokens(skerry: Skerry) -> Generator[None]:
-    with load(skerry, "edge", 4, a_prompt(8, 100)), brake(skerry, 0.9, 0.1):
+    with load(skerry, "edge", 4, a_prompt(8, 100)), brake(skerry, 0.9):
         yield
 
 
 @contextlib.contextmanager
 def engine_that_hangs(skerry: Skerry) -> Generator[None]:
-    with load(skerry, "edge", 2, a_prompt(8, 300)), brake(skerry, 60.0, 0.1):
+    with load(skerry, "edge", 2, a_prompt(8, 300)), brake(skerry, 60.0):
         yield
 
 
 @contextlib.contextmanager
 def queue_that_grows(skerry: Skerry) -> Generator[None]:
     """Some have taken a block each, and all that these might need."""
-    with load(skerry, "edge", 40, a_prompt(8, 50)), brake(skerry, 0.9, 0.03):
+    with load(skerry, "edge", 40, a_prompt(8, 50)), brake(skerry, 0.9):
         yield
 
 
 @contextlib.contextmanager
 def memory_that_is_full(skerry: Skerry) -> Generator[None]:
-    """Two streams have 23 of 24 blocks, for as long as they need for their last tokens."""
-    with load(skerry, "edge", 2, a_prompt(690, 40)), brake(skerry, 0.9, 0.03):
+    """Two streams have 22 of 24 blocks when their prompts are computed, and both others a few
+    tokens later; from then on each step is slow, and they need no more for all their tokens."""
+    with load(skerry, "edge", 2, a_prompt(696, 66)), brake(skerry, 0.9, memory=1.0):
         yield
 
 
