@@ -33,7 +33,7 @@ from skerry_edge.text.model import TextModel
 from skerry_regions.drivers.sqlite_queue import SqliteQueue
 from skerry_regions.models.catalog import Catalog, ModelSpec
 from skerry_regions.models.model_files import ModelFiles
-from skerry_regions.node.engines import FileTierOptions, open_engine
+from skerry_regions.node.engines import EngineOptions, FileTierOptions, open_engine
 from skerry_regions.node.grammar.grammars import grammars_of
 from skerry_regions.node.node import Node
 from skerry_regions.region.local import LocalRegion
@@ -160,7 +160,7 @@ def _platform(
         spec,
         files,
         runner=runner,
-        num_blocks=NUM_BLOCKS,
+        options=EngineOptions(num_blocks=NUM_BLOCKS),
         threads=1,
         cache_dir=cache_dir,
         file_tier=FileTierOptions(folder / "kv", FILE_TIER_BYTES),

@@ -24,6 +24,42 @@ Progress = Callable[[str, float], None]
 """Called with what is being done and the share done so far, 0 to 1."""
 
 
+HOST_BLOCKS = 192  # of KV in a host's memory, where nothing is said: 12,288 tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerSizes:
+    """How much a runner has room for."""
+
+    num_blocks: int
+    max_step_tokens: int = 512
+    max_samples: int = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedSizes:
+    """What is said of a runner's sizes; None: as a device with memory of its own has room for, and
+    elsewhere as usual."""
+
+    num_blocks: int | None = None
+    max_step_tokens: int | None = None
+    max_samples: int | None = None
+    host_blocks: int = HOST_BLOCKS  # where `num_blocks` is None, in a host's memory
+
+    @property
+    def leaves_nothing_open(self) -> bool:
+        return None not in (self.num_blocks, self.max_step_tokens, self.max_samples)
+
+    def on_host(self) -> RunnerSizes:
+        """Return sizes of a runner in a host's memory."""
+        usual = RunnerSizes(num_blocks=self.host_blocks)
+        return RunnerSizes(
+            num_blocks=self.num_blocks or usual.num_blocks,
+            max_step_tokens=self.max_step_tokens or usual.max_step_tokens,
+            max_samples=self.max_samples or usual.max_samples,
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerSetup:
     """What a node opens a runner of any kind with; each kind takes what it needs."""
@@ -31,7 +67,7 @@ class RunnerSetup:
     weights: Path
     vocab_size: int  # of a kind without weights, as is the next
     max_context: int  # tokens
-    num_blocks: int
+    sizes: WantedSizes
     threads: int
     cache_dir: Path
     progress: Progress

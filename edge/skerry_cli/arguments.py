@@ -65,7 +65,28 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_pin_share(parser: argparse.ArgumentParser) -> None:
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """Add what is said of an engine, but for its KV."""
+    parser.add_argument(
+        "--streams",
+        type=count,
+        metavar="N",
+        help="that run at once (default: 64; on a GPU as many as its memory has room for, to 256)",
+    )
+    parser.add_argument(
+        "--step-tokens",
+        type=count,
+        metavar="N",
+        help="tokens computed in one step at most (default: 512; on a GPU as many as its memory "
+        "has room for, to 8192)",
+    )
+    parser.add_argument(
+        "--draft-tokens",
+        type=count_or_zero,
+        metavar="N",
+        help="tokens of a stream that a step may try; 0 for none (default: 8; 0 on a GPU, whose "
+        "steps overlap without)",
+    )
     parser.add_argument(
         "--pin-share",
         type=share,
@@ -137,6 +158,10 @@ def count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 1 << 31:
         raise argparse.ArgumentTypeError(f"{text!r} is not a count: give a whole number from 1 up")
     return int(text)
+
+
+def count_or_zero(text: str) -> int:
+    return 0 if text == "0" else count(text)
 
 
 def positive_seconds(text: str) -> float:

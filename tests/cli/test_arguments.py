@@ -72,19 +72,23 @@ def test_shares() -> None:
 
 def test_what_a_pool_says_of_its_nodes_is_on_their_command_lines() -> None:
     plain = NodeSettings(region="fra", role="decode", model="m", runner="toy")
-    told = replace(plain, kv_blocks=64, file_tier="1GiB", pin_share=0.5, weights="q8_0")
+    told = replace(
+        plain, kv_blocks=64, streams=200, step_tokens=8192, draft_tokens=0, file_tier="1GiB",
+        pin_share=0.5, weights="q8_0",
+    )  # fmt: skip
     assert fingerprint(told) != fingerprint(plain)
 
     def parsed(settings: NodeSettings) -> argparse.Namespace:
         command = node_command("n", settings, address=str, threads=1, prompts=None)
         return build_parser().parse_args(command[len(SKERRY) :])
 
-    args = parsed(told)
-    assert (args.kv_blocks, args.file_tier, args.pin_share, args.weights) == (
-        64, 1 << 30, 0.5, "q8_0",
-    )  # fmt: skip
-    args = parsed(plain)
-    assert (args.kv_blocks, args.file_tier, args.pin_share, args.weights) == (None,) * 4
+    def said(settings: NodeSettings) -> tuple[object, ...]:
+        a = parsed(settings)
+        sizes = a.kv_blocks, a.streams, a.step_tokens, a.draft_tokens
+        return *sizes, a.file_tier, a.pin_share, a.weights
+
+    assert said(told) == (64, 200, 8192, 0, 1 << 30, 0.5, "q8_0")
+    assert said(plain) == (None,) * 7
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -144,9 +144,11 @@ class JaxRunner:
     @classmethod
     def from_setup(cls, setup: RunnerSetup) -> JaxRunner:
         """Open a model as `open` does."""
+        sizes = setup.sizes.on_host()
         return cls.open(
-            setup.weights, num_blocks=setup.num_blocks, threads=setup.threads,
-            cache_dir=setup.cache_dir, progress=setup.progress,
+            setup.weights, num_blocks=sizes.num_blocks, max_step_tokens=sizes.max_step_tokens,
+            max_samples=sizes.max_samples, threads=setup.threads, cache_dir=setup.cache_dir,
+            progress=setup.progress,
         )  # fmt: skip
 
     def warm_up(self, progress: Progress) -> None:

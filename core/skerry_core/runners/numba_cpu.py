@@ -140,9 +140,12 @@ class NumbaRunner:
     @classmethod
     def from_setup(cls, setup: RunnerSetup) -> NumbaRunner:
         """Open a model as `open` does."""
+        sizes = setup.sizes.on_host()
         return cls.open(
             setup.weights,
-            num_blocks=setup.num_blocks,
+            num_blocks=sizes.num_blocks,
+            max_step_tokens=sizes.max_step_tokens,
+            max_samples=sizes.max_samples,
             threads=setup.threads,
             cache_dir=setup.cache_dir,
             floats=setup.floats,

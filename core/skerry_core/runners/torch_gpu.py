@@ -16,6 +16,7 @@ import hashlib
 import platform
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal, cast
 
@@ -33,10 +34,11 @@ from skerry_core.kernels.torch.quantized import Matrix, Narrow, NarrowWeights
 from skerry_core.kernels.torch.torch_ops import TORCH_OPS
 from skerry_core.kernels.torch.torch_sampling import Choose, Sampled, begin
 from skerry_core.page_checksums import Checksums
-from skerry_core.runner import Progress, RunnerSetup
+from skerry_core.runner import HOST_BLOCKS, Progress, RunnerSetup, WantedSizes
 from skerry_core.runners.checks import check_batch
 from skerry_core.runners.torch_kv import PagedKV, check_narrow
 from skerry_core.runners.torch_loading import load_decoder
+from skerry_core.runners.torch_sizes import fitted
 from skerry_core.runners.torch_steps import PlainSteps, Steps, TiledSteps
 
 VERSION = 4  # of the arithmetic: part of the numeric build
@@ -75,8 +77,6 @@ class TorchRunner:
         self._threads = threads
         _use_threads(threads)
         device, dtype = weights.embedding.device, weights.embedding.dtype
-        if dtype not in _DTYPES:
-            raise ConfigError(f"weights must be float32, float16 or bfloat16, got {dtype}")
         kernels = kernels or kernels_of(device)
         self.model = config
         self.num_blocks = num_blocks
@@ -84,10 +84,7 @@ class TorchRunner:
         self.max_samples = max_samples
         self.batch_invariant = deterministic
         self.overlaps = device.type == "cuda"
-        self.kv_format = KVFormat(
-            num_layers=config.num_layers, num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim, dtype=cast(KVDtype, _DTYPES[dtype]),
-        )  # fmt: skip
+        self.kv_format = _kv_format(config, dtype)
         self._kv = PagedKV(
             self.kv_format, num_blocks, device, dtype, has_triton=kernels == "triton",
             narrow=narrow_kv,
@@ -138,9 +135,10 @@ class TorchRunner:
         cls,
         weights: Path,
         *,
-        num_blocks: int,
-        max_step_tokens: int = 512,
-        max_samples: int = 64,
+        num_blocks: int | None = None,
+        max_step_tokens: int | None = 512,
+        max_samples: int | None = 64,
+        host_blocks: int = HOST_BLOCKS,
         device: str | None = None,
         dtype: torch.dtype | None = None,
         threads: int = 2,
@@ -151,10 +149,11 @@ class TorchRunner:
     ) -> TorchRunner:
         """Load a GGUF or safetensors model onto a device. Raises WeightsError or ConfigError.
 
-        Unless named, the device is a GPU where there is one, and the dtype bfloat16 there, float32
-        on a CPU. `threads` is how many of the host's cores a step may use; Torch has one such
-        number in a process, which each step sets. Matrices of 4 and 8 bits stay so where Triton's
-        kernels run; with `narrow_weights` those of floats become so too.
+        Sizes that are None are as a GPU has room for beside the weights; on a CPU `host_blocks`,
+        512 and 64. Unless named, the device is a GPU where there is one, and the dtype bfloat16
+        there, float32 on a CPU. `threads` is how many of the host's cores a step may use; Torch has
+        one such number in a process, which each step sets. Matrices of 4 and 8 bits stay so where
+        Triton's kernels run; with `narrow_weights` those of floats become so too.
         """
         _use_threads(threads)
         target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -164,9 +163,17 @@ class TorchRunner:
         config, tensors, formats = load_decoder(
             weights, target, dtype or own_dtype, keeps_quantized=has_triton, narrow=narrow_weights
         )
+        sizes = fitted(
+            target, config, _kv_format(config, dtype or own_dtype),
+            WantedSizes(
+                num_blocks=num_blocks, max_step_tokens=max_step_tokens, max_samples=max_samples,
+                host_blocks=host_blocks,
+            ),
+            is_narrow=narrow_kv is not None, is_invariant=deterministic,
+        )  # fmt: skip
         return cls(
-            config, assemble(config, tensors), num_blocks=num_blocks,
-            max_step_tokens=max_step_tokens, max_samples=max_samples, threads=threads,
+            config, assemble(config, tensors), num_blocks=sizes.num_blocks,
+            max_step_tokens=sizes.max_step_tokens, max_samples=sizes.max_samples, threads=threads,
             deterministic=deterministic, formats=formats, kernels=kernels, narrow_kv=narrow_kv,
         )  # fmt: skip
 
@@ -174,7 +181,7 @@ class TorchRunner:
     def from_setup(cls, setup: RunnerSetup, *, deterministic: bool = False) -> TorchRunner:
         """Open a model as `open` does."""
         return cls.open(
-            setup.weights, num_blocks=setup.num_blocks, threads=setup.threads,
+            setup.weights, **asdict(setup.sizes), threads=setup.threads,
             deterministic=deterministic,
         )  # fmt: skip
 
@@ -253,6 +260,15 @@ class TorchRunner:
 def kernels_of(device: torch.device) -> Kernels:
     """Return the kernels that a device runs best."""
     return "triton" if device.type == "cuda" else "torch"
+
+
+def _kv_format(config: ModelConfig, dtype: torch.dtype) -> KVFormat:
+    if dtype not in _DTYPES:
+        raise ConfigError(f"weights must be float32, float16 or bfloat16, got {dtype}")
+    return KVFormat(
+        num_layers=config.num_layers, num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim, dtype=cast(KVDtype, _DTYPES[dtype]),
+    )  # fmt: skip
 
 
 def _use_threads(count: int) -> None:

@@ -84,8 +84,11 @@ class ToyRunner:
     @classmethod
     def from_setup(cls, setup: RunnerSetup) -> ToyRunner:
         """Open the toy model, which reads no file."""
+        sizes = setup.sizes.on_host()
         return cls(
-            num_blocks=setup.num_blocks,
+            num_blocks=sizes.num_blocks,
+            max_step_tokens=sizes.max_step_tokens,
+            max_samples=sizes.max_samples,
             vocab_size=setup.vocab_size,
             max_context=setup.max_context,
         )

@@ -16,9 +16,7 @@ from skerry_core.kernels.triton.attention import (
     WHOLE_TILE,
     tile_tokens,
 )
-
-_ROW_STEP = 32  # rows: buckets above it are its multiples
-_USUAL_PIECES = 32  # of a row's context: 8,192 tokens
+from skerry_core.runners.torch_sizes import USUAL_PIECES
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,16 +148,9 @@ def pad(step: Arrangement, rows: int, most_pieces: int, scratch: int) -> Arrange
     )
 
 
-def row_buckets(largest: int) -> list[int]:
-    """Return 1, 2, 4 … 32, then multiples of 32, up to what holds `largest` rows."""
-    small = [1 << i for i in range(6)]
-    above = range(2 * _ROW_STEP, largest + _ROW_STEP, _ROW_STEP)
-    return [n for n in small if n < 2 * largest] + list(above)
-
-
 def most_pieces(rows: int, num_blocks: int, max_context: int) -> int:
     """Return the pieces that so many rows may have in a graph: all that blocks hold, and more where
     rows share them; but none is longer than a context."""
     longest = -(-max_context // (BLOCK_SIZE * SPLIT_BLOCKS))
     held = num_blocks // SPLIT_BLOCKS + rows
-    return min(rows * longest, max(held, rows * _USUAL_PIECES))
+    return min(rows * longest, max(held, rows * USUAL_PIECES))

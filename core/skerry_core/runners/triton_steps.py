@@ -41,13 +41,13 @@ from skerry_core.kernels.triton.attention import (
 )
 from skerry_core.runner import Progress
 from skerry_core.runners.torch_kv import PagedKV
+from skerry_core.runners.torch_sizes import row_buckets
 from skerry_core.runners.triton_arrangement import (
     Arrangement,
     arrange,
     most_pieces,
     pad,
     pieces_of,
-    row_buckets,
     tiles,
 )
 

@@ -41,6 +41,7 @@ from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.limits import Limits
 from skerry_edge.telemetry.metrics import EdgeMetrics
 from skerry_regions.models.problems import LeftOut
+from skerry_regions.node.engines import EngineOptions
 from skerry_regions.node.grammar.grammars import grammars_of
 from skerry_regions.node.kv_sweep import sweeping
 from skerry_regions.node.node import Node
@@ -70,9 +71,9 @@ class UpOptions:
     kv_tokens: int | None  # tokens of KV of each model
     file_tier: int  # bytes of disk for KV of each model; 0: none
     runner: RunnerName
+    engine: EngineOptions  # of each model, but for blocks
     console: ConsoleMode = "loopback"
     floats: FloatsForm | None = None  # what a weight file's floats are kept in
-    pin_share: float | None = None  # of a model's blocks, that a tenant may keep
 
 
 @dataclass(frozen=True, slots=True)

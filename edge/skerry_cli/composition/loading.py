@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from skerry_cli.composition.opening import decoder_config
@@ -55,18 +55,22 @@ def load_models(
     decoders = [model for model in models if model.spec.id in configs]
     tiers = _file_tiers(decoders, options, home)
     blocks = _plan(decoders, configs, options)
+    said = options.memory or options.kv_tokens
+    may_fill = not said and len(decoders) == 1  # a device's memory, if it has some of its own
     for model, num_blocks in zip(decoders, blocks, strict=True):
+        chosen = replace(
+            options.engine, num_blocks=None if may_fill else num_blocks, host_blocks=num_blocks
+        )
         try:
             engines[model.spec.id] = open_engine(
                 model.spec,
                 model.files,
                 runner=options.runner,
-                num_blocks=num_blocks,
+                options=chosen,
                 threads=options.threads,
                 cache_dir=home.cache,
                 file_tier=tiers.get(model.spec.id),
                 floats=options.floats,
-                pin_share=options.pin_share,
                 progress=reporter.progress,
             )
         except (ConfigError, WeightsError) as error:

@@ -17,7 +17,7 @@ from skerry_cli.arguments import (
     Commands,
     add_command,
     add_console,
-    add_pin_share,
+    add_engine,
     add_tls,
     add_weights,
     byte_size,
@@ -48,8 +48,8 @@ DEFAULTS = {
     "host": DEFAULT_HOST, "port": DEFAULT_PORT, "runner": "numba", "console": DEFAULT_CONSOLE,
 }  # fmt: skip
 SINGLE_PROCESS_ONLY = (
-    *DEFAULTS, "model", "threads", "memory", "kv_tokens", "file_tier", "pin_share", "weights",
-    "tls_cert", "tls_key", "console",
+    *DEFAULTS, "model", "threads", "memory", "kv_tokens", "file_tier", "pin_share", "streams",
+    "step_tokens", "draft_tokens", "weights", "tls_cert", "tls_key", "console",
 )  # fmt: skip
 STEADY_SECONDS = 60.0  # a restart that loses an engine sooner does not help
 LOG_TAIL = 15  # lines shown when a start in the background fails
@@ -96,7 +96,7 @@ def register(commands: Commands) -> None:
         help="disk per model for KV that memory has no room for; none switches it off (default: "
         f"{DEFAULT_FILE_TIER})",
     )
-    add_pin_share(up)
+    add_engine(up)
     add_weights(up)
     up.add_argument(
         "--runner",
@@ -182,6 +182,7 @@ def _serve_alone(
 ) -> None:
     from skerry_cli.composition.compose import UpOptions, serve_platform
     from skerry_cli.composition.listening import Where
+    from skerry_regions.node.engines import EngineOptions
 
     options = UpOptions(
         where=Where(host=args.host, port=args.port, tls=tls_of(args)),
@@ -193,7 +194,12 @@ def _serve_alone(
         runner=args.runner,
         console=args.console,
         floats=args.weights,
-        pin_share=args.pin_share,
+        engine=EngineOptions(
+            streams=args.streams,
+            step_tokens=args.step_tokens,
+            draft_tokens=args.draft_tokens,
+            pin_share=args.pin_share,
+        ),
     )
     begun = time.monotonic()
 

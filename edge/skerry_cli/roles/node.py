@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skerry.runners import RUNNERS, FloatsForm
+from skerry.runners import RUNNERS
 from skerry_cli.arguments import (
     Commands,
     add_command,
-    add_pin_share,
+    add_engine,
     add_residency,
     add_weights,
     byte_size_or_none,
@@ -81,7 +81,8 @@ def register(commands: Commands) -> None:
         "--kv-blocks",
         type=count,
         metavar="N",
-        help=f"KV cache, in blocks of 64 tokens (default: {DEFAULT_KV_BLOCKS})",
+        help=f"KV cache, in blocks of 64 tokens (default: {DEFAULT_KV_BLOCKS}; on a GPU as many as "
+        "its memory has room for)",
     )
     node.add_argument(
         "--file-tier",
@@ -90,7 +91,7 @@ def register(commands: Commands) -> None:
         help="disk for KV that memory has no room for; none switches it off (default: "
         f"{DEFAULT_FILE_TIER})",
     )
-    add_pin_share(node)
+    add_engine(node)
     add_weights(node)
     node.add_argument(
         "--address",
@@ -205,11 +206,7 @@ def _assigned_options(
     return _options(
         args,
         home,
-        threads=settings.threads,
-        kv_blocks=settings.kv_blocks,
-        file_tier=settings.file_tier,
-        pin_share=settings.pin_share,
-        weights=settings.weights,
+        pool=settings,
         id=machine,
         region=settings.region,
         zone=settings.residency,
@@ -228,26 +225,37 @@ def _options(
     *,
     id: str,
     transfer: Address,
-    threads: int | None = None,
-    kv_blocks: int | None = None,
-    file_tier: str | None = None,
-    pin_share: float | None = None,
-    weights: FloatsForm | None = None,
+    pool: NodeSettings | None = None,
     **told: Any,
 ) -> NodeOptions:
-    """Return what the command line says of this machine, and what else the node is to be."""
-    num_threads: int = args.threads or threads or default_threads()
+    """Return what the command line says of this machine, else its pool, and what else the node is
+    to be."""
+
+    def said(name: str) -> Any:
+        own = getattr(args, name)
+        return getattr(pool, name, None) if own is None else own
+
+    num_threads: int = said("threads") or default_threads()
     configure_threads(num_threads)  # before libraries are imported
+    from skerry_regions.node.engines import EngineOptions
     from skerry_regions.node.process import NodeOptions
 
-    disk = byte_size_or_none(file_tier or DEFAULT_FILE_TIER)
+    disk: int | str | None = said("file_tier")
     return NodeOptions(
         id=id,
         threads=num_threads,
-        num_blocks=args.kv_blocks or kv_blocks or DEFAULT_KV_BLOCKS,
-        floats=args.weights or weights,
-        file_tier_bytes=disk if args.file_tier is None else args.file_tier,
-        pin_share=pin_share if args.pin_share is None else args.pin_share,
+        engine=EngineOptions(
+            num_blocks=said("kv_blocks"),
+            host_blocks=DEFAULT_KV_BLOCKS,
+            streams=said("streams"),
+            step_tokens=said("step_tokens"),
+            draft_tokens=said("draft_tokens"),
+            pin_share=said("pin_share"),
+        ),
+        floats=said("weights"),
+        file_tier_bytes=(
+            disk if isinstance(disk, int) else byte_size_or_none(disk or DEFAULT_FILE_TIER)
+        ),
         transfer=Address.parse(args.transfer) if args.transfer else transfer,
         advertise=args.advertise or "",
         credentials=link_credentials(home, os.environ),

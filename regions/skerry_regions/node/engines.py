@@ -14,7 +14,14 @@ from skerry_core.engine.engine import Engine
 from skerry_core.engine.second_tier import open_file
 from skerry_core.kv.file_tier import FileTier
 from skerry_core.kv.mapped_file import FileTierError
-from skerry_core.runner import ModelRunner, Progress, RunnerSetup
+from skerry_core.runner import (
+    HOST_BLOCKS,
+    ModelRunner,
+    OverlappingRunner,
+    Progress,
+    RunnerSetup,
+    WantedSizes,
+)
 from skerry_core.weights.tensors import WeightsError
 from skerry_regions.models.catalog import ModelSpec
 from skerry_regions.models.model_files import ModelFiles
@@ -30,42 +37,70 @@ class FileTierOptions:
     capacity_bytes: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """What an operator says of an engine; None: as a device with memory of its own has room for,
+    and elsewhere as usual."""
+
+    num_blocks: int | None = None  # of KV, 64 tokens each
+    host_blocks: int = HOST_BLOCKS  # where `num_blocks` is None, in a host's memory
+    streams: int | None = None  # that run at once
+    step_tokens: int | None = None  # at most, computed in one step
+    draft_tokens: int | None = None  # of a stream in a step; None: none where steps overlap
+    pin_share: float | None = None  # of the blocks, that a tenant may pin; None: the engine's
+
+    def config(self, runner: ModelRunner) -> EngineConfig:
+        """Return the limits of an engine on a runner. Raises ConfigError."""
+        usual = EngineConfig()
+        overlaps = isinstance(runner, OverlappingRunner) and runner.overlaps
+        drafts = 0 if overlaps else usual.max_draft_tokens  # with drafts no step would
+        return EngineConfig(
+            max_running=runner.max_samples,
+            max_step_tokens=runner.max_step_tokens,
+            max_draft_tokens=drafts if self.draft_tokens is None else self.draft_tokens,
+            pin_share=usual.pin_share if self.pin_share is None else self.pin_share,
+        )
+
+
 def open_engine(
     spec: ModelSpec,
     files: ModelFiles,
     *,
     runner: RunnerName,
-    num_blocks: int,
+    options: EngineOptions,
     threads: int,
     cache_dir: Path,
     file_tier: FileTierOptions | None = None,
     floats: FloatsForm | None = None,
-    pin_share: float | None = None,
     progress: Progress,
 ) -> Engine:
     """Return a model on a runner, its kernels compiled. Raises ConfigError or WeightsError.
 
     `floats` is in what a weight file's floats are kept; None: as the runner does by itself.
-    `pin_share` (0 to 1) of the blocks a tenant may pin; None: as many as the engine says.
 
     A file tier that cannot be used is a warning: it is a cache.
     """
     if floats not in (None, "keep") and not RUNNERS[runner].quantizes:
         raise ConfigError(f"the {runner} runner does not quantise: --weights {floats} is of numba")
-    config = EngineConfig() if pin_share is None else EngineConfig(pin_share=pin_share)
     opened = _open_runner(
         runner,
         RunnerSetup(
             weights=files.weights,
             vocab_size=files.vocab_size,
             max_context=spec.context_window,
-            num_blocks=num_blocks,
+            sizes=WantedSizes(
+                num_blocks=options.num_blocks,
+                max_step_tokens=options.step_tokens,
+                max_samples=options.streams,
+                host_blocks=options.host_blocks,
+            ),
             threads=threads,
             cache_dir=cache_dir,
             progress=progress,
             floats=floats,
         ),
     )
+    config = options.config(opened)
     opened.warm_up(progress)
     file = None
     if file_tier is not None:

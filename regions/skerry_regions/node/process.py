@@ -33,7 +33,7 @@ from skerry_regions.models.store import ModelStore
 from skerry_regions.node.announcer import Announcer, new_incarnation
 from skerry_regions.node.canary import Canary
 from skerry_regions.node.control_api import ControlAPI
-from skerry_regions.node.engines import FileTierOptions, open_encoder, open_engine
+from skerry_regions.node.engines import EngineOptions, FileTierOptions, open_encoder, open_engine
 from skerry_regions.node.grammar.grammars import grammars_of
 from skerry_regions.node.kv_sweep import sweeping
 from skerry_regions.node.node import Node
@@ -73,10 +73,9 @@ class NodeOptions:
     model: str  # catalog id or alias; its files must be installed
     runner: RunnerName
     threads: int
-    num_blocks: int  # of KV, 64 tokens each
+    engine: EngineOptions
     floats: FloatsForm | None = None  # what a weight file's floats are kept in; None: the runner's
     file_tier_bytes: int = 0  # of disk, for KV that memory has no room for; 0: none
-    pin_share: float | None = None  # of the blocks, that a tenant may keep; None: the engine's
     address: Address  # for edges
     transfer: Address  # for KV of other nodes
     advertise: str = ""  # host where others reach both; empty: where they listen
@@ -241,11 +240,10 @@ def load(
             spec,
             files,
             runner=options.runner,
-            num_blocks=options.num_blocks,
+            options=options.engine,
             threads=options.threads,
             cache_dir=cache_dir,
             file_tier=_file_tier(options),
-            pin_share=options.pin_share,
             floats=options.floats,
             progress=progress,
         )

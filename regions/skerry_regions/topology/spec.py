@@ -28,6 +28,7 @@ from msgspec import Meta, Struct
 from skerry.runners import FloatsForm, RunnerName
 from skerry_regions.spec_types import (
     ConsoleMode,
+    DraftTokens,
     HostName,
     HttpURL,
     IataCode,
@@ -41,6 +42,8 @@ from skerry_regions.spec_types import (
     PinShare,
     PlacementRule,
     Size,
+    StepTokens,
+    Streams,
 )
 from skerry_regions.speeds import LinkSpeed
 from skerry_regions.topology.airports import AIRPORTS
@@ -81,6 +84,9 @@ class TopologyPool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     replicas: Annotated[int, Meta(ge=0, le=1000)] = 1
     threads: Annotated[int, Meta(ge=1, le=1024)] | None = None  # per node; None: the runner's
     kv_blocks: Annotated[int, Meta(ge=1, le=1 << 24)] | None = None  # per node, of 64 tokens
+    streams: Streams | None = None  # per node, at once; None: as the device has room for
+    step_tokens: StepTokens | None = None  # per node and step; None: the same
+    draft_tokens: DraftTokens | None = None  # of a stream in a step; None: 0 where steps overlap
     file_tier: Size | None = None  # of disk per node, for KV beyond memory; "none" for none
     pin_share: PinShare | None = None  # per node; None: a quarter
     weights: FloatsForm | None = None  # what floats are kept in; None: as the runner does

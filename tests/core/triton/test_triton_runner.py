@@ -39,7 +39,7 @@ from skerry_core.kernels.torch.quantized import FORMATS, Narrow, NarrowWeights, 
 from skerry_core.kernels.torch.torch_staging import Streamer
 from skerry_core.page_checksums import KVChecksumError, page_checksums
 from skerry_core.runners.torch_gpu import TorchRunner
-from skerry_core.runners.triton_arrangement import arrange, most_pieces, pad, row_buckets
+from skerry_core.runners.triton_arrangement import arrange, most_pieces, pad
 
 pytestmark = [pytest.mark.gpu, pytest.mark.triton]
 
@@ -265,14 +265,6 @@ def test_kernels_are_part_of_the_build(models: dict[str, Path]) -> None:
 
 
 # --- steps on the host ---------------------------------------------------------------------------
-
-
-def test_buckets_hold_every_size() -> None:
-    assert row_buckets(200) == [1, 2, 4, 8, 16, 32, 64, 96, 128, 160, 192, 224]
-    assert row_buckets(8) == [1, 2, 4, 8]
-    assert row_buckets(5) == [1, 2, 4, 8]
-    for largest in range(1, 300):
-        assert row_buckets(largest)[-1] >= largest
 
 
 def test_a_graph_lists_what_blocks_hold_and_more_where_rows_share_them() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from bench.subjects.requests import Request, SamplingParams
@@ -20,11 +20,13 @@ from tests.core.runners.runner_suite import (
 )
 
 from skerry.runners import RUNNERS, FloatsForm, RunnerName
-from skerry_core.config import ConfigError
+from skerry_core.batch import ForwardBatch, StepResult
+from skerry_core.config import ConfigError, EngineConfig
 from skerry_core.engine.engine import Engine
+from skerry_core.runners.toy import ToyRunner
 from skerry_regions.models.catalog import ModelFile, ModelSpec
 from skerry_regions.models.model_files import ModelFiles, digest
-from skerry_regions.node.engines import open_engine
+from skerry_regions.node.engines import EngineOptions, open_engine
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +38,7 @@ def opened(
     weights: Path,
     runner: RunnerName,
     floats: FloatsForm | None = None,
-    pin_share: float | None = None,
+    **said: Any,
 ) -> Engine:
     spec = ModelSpec(
         id="@cf/tests/random",
@@ -52,8 +54,8 @@ def opened(
         directory=weights.parent, weights=weights, tokenizer=weights.with_name("tokenizer.json"),
     )  # fmt: skip
     return open_engine(
-        spec, files, runner=runner, num_blocks=24, threads=1, cache_dir=CACHE, floats=floats,
-        pin_share=pin_share, progress=lambda what, share: None,
+        spec, files, runner=runner, options=EngineOptions(**{"num_blocks": 24} | said), threads=1,
+        cache_dir=CACHE, floats=floats, progress=lambda what, share: None,
     )  # fmt: skip
 
 
@@ -94,6 +96,43 @@ def test_a_node_says_how_much_an_account_may_keep(weights: Path) -> None:
         engine.runner.close()
     with pytest.raises(ConfigError, match="pin_share must be from 0 to 1"):
         opened(weights, "toy", pin_share=1.5)
+
+
+@pytest.mark.parametrize("kind", ["numba", "torch", "torch-deterministic", "jax", "toy"])
+def test_sizes_are_what_is_said_and_else_as_ever_in_a_hosts_memory(
+    weights: Path, kind: RunnerName
+) -> None:
+    cases: list[tuple[dict[str, Any], tuple[int, int, int]]] = [
+        ({"num_blocks": None}, (192, 512, 64)),
+        ({"num_blocks": None, "host_blocks": 7}, (7, 512, 64)),
+        ({"num_blocks": 5, "step_tokens": 96, "streams": 3}, (5, 96, 3)),
+    ]
+    for said, sizes in cases:
+        runner = opened(weights, kind, **said).runner
+        assert (runner.num_blocks, runner.max_step_tokens, runner.max_samples) == sizes
+        runner.close()
+
+
+class OverlappingToy(ToyRunner):
+    overlaps = True
+
+    def launch(self, batch: ForwardBatch) -> None:
+        raise NotImplementedError
+
+    def collect(self) -> StepResult:
+        raise NotImplementedError
+
+
+def test_an_engine_is_of_its_runners_sizes_and_drafts_where_nothing_overlaps() -> None:
+    plain = ToyRunner(num_blocks=24, max_step_tokens=8192, max_samples=256)
+    overlapping = OverlappingToy(num_blocks=24)
+    config = EngineOptions().config(plain)
+    assert config == EngineConfig(max_running=256, max_step_tokens=8192)
+    assert EngineOptions().config(ToyRunner(num_blocks=24)) == EngineConfig()
+    assert EngineOptions().config(overlapping) == EngineConfig(max_draft_tokens=0)
+    for runner in (plain, overlapping):
+        assert EngineOptions(draft_tokens=3).config(runner).max_draft_tokens == 3
+        assert EngineOptions(draft_tokens=0).config(runner).max_draft_tokens == 0
 
 
 @pytest.mark.parametrize("kind", ["torch", "jax"])

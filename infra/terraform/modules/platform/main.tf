@@ -50,6 +50,9 @@ resource "skerry_pool" "this" {
   memory               = each.value.memory
   gpus                 = each.value.gpus
   kv_blocks            = each.value.kv_blocks
+  streams              = each.value.streams
+  step_tokens          = each.value.step_tokens
+  draft_tokens         = each.value.draft_tokens
   file_tier            = each.value.file_tier
   pin_share            = each.value.pin_share
   weights              = each.value.weights

@@ -25,6 +25,7 @@ from skerry_regions.control.desired.statuses import (
 from skerry_regions.control.dns.specs import DnsRecordSpec, DnsZoneSpec
 from skerry_regions.spec_types import (
     ConsoleMode,
+    DraftTokens,
     HostName,
     HttpURL,
     IataCode,
@@ -39,6 +40,8 @@ from skerry_regions.spec_types import (
     PinShare,
     PlacementRule,
     Size,
+    StepTokens,
+    Streams,
     UtcSecond,
     unix_seconds,
 )
@@ -133,6 +136,9 @@ class PoolSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     memory: Size | None = None  # per node, of the machine that it is placed on; None: uncounted
     gpus: Annotated[int, Meta(ge=0, le=64)] = 0  # the same
     kv_blocks: Annotated[int, Meta(ge=1, le=1 << 24)] | None = None  # per node, of 64 tokens
+    streams: Streams | None = None  # per node, at once; None: as the device has room for
+    step_tokens: StepTokens | None = None  # per node and step; None: the same
+    draft_tokens: DraftTokens | None = None  # of a stream in a step; None: 0 where steps overlap
     file_tier: Size | None = None  # of disk per node, for KV beyond memory; "none" for none
     pin_share: PinShare | None = None  # per node; None: a quarter
     weights: FloatsForm | None = None  # what floats are kept in; None: as the runner does

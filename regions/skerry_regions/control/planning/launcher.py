@@ -36,6 +36,9 @@ class NodeSettings(Struct, frozen=True, kw_only=True, tag="node", omit_defaults=
     runner: RunnerName
     threads: int | None = None
     kv_blocks: int | None = None
+    streams: int | None = None
+    step_tokens: int | None = None
+    draft_tokens: int | None = None
     file_tier: str | None = None
     pin_share: float | None = None
     weights: FloatsForm | None = None

@@ -10,6 +10,9 @@ import msgspec
 
 from skerry_regions.control.planning.launcher import EdgeSettings, NodeSettings
 
+_SAID = (
+    "kv_blocks", "streams", "step_tokens", "draft_tokens", "file_tier", "pin_share", "weights",
+)  # fmt: skip
 SKERRY = (sys.executable, "-m", "skerry")
 NODE_DRAIN_SECONDS = 30.0  # of one node alone, while edges live
 
@@ -33,14 +36,9 @@ def node_command(
         "--address", address("node"), "--transfer", address("kv"), "--control", address("control"),
         "--drain-seconds", str(NODE_DRAIN_SECONDS),
     ]  # fmt: skip
-    if settings.kv_blocks is not None:
-        command += ["--kv-blocks", str(settings.kv_blocks)]
-    if settings.file_tier is not None:
-        command += ["--file-tier", settings.file_tier]
-    if settings.pin_share is not None:
-        command += ["--pin-share", str(settings.pin_share)]
-    if settings.weights is not None:
-        command += ["--weights", settings.weights]
+    for name in _SAID:
+        if (value := getattr(settings, name)) is not None:
+            command += [f"--{name.replace('_', '-')}", str(value)]
     if prompts is not None:
         command += ["--warm-up", str(prompts)]
     if advertise:

@@ -87,6 +87,24 @@ class PoolResource(ControlResource):
             kv_blocks=Attr(
                 NUMBER, optional=True, check=whole(1, 1 << 24), doc="Of a node, of 64 tokens."
             ),
+            streams=Attr(
+                NUMBER,
+                optional=True,
+                check=whole(1, 1024),
+                doc="Of a node, at once; as its device has room for.",
+            ),
+            step_tokens=Attr(
+                NUMBER,
+                optional=True,
+                check=whole(64, 65_536),
+                doc="Of a step at most; as the device has room for.",
+            ),
+            draft_tokens=Attr(
+                NUMBER,
+                optional=True,
+                check=whole(0, 64),
+                doc="Of a stream, tried in a step; 8, and 0 where steps overlap.",
+            ),
             file_tier=Attr(optional=True, doc="Disk of a node for KV, such as 4GiB, or none."),
             pin_share=Attr(
                 NUMBER,

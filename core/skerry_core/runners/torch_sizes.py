@@ -1,0 +1,137 @@
+"""How many streams, tokens of a step and blocks of KV a device's memory has room for.
+
+What the weights leave is KV's, but for what a step needs meanwhile: activations of its tokens, the
+logits that each captured graph keeps, cuBLAS's workspaces, parts of attention. A step has 8,192
+tokens unless their activations take more than an eighth of the room, and there are 256 streams
+unless that leaves each less than 2,048 tokens of KV.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from skerry_core.config import BLOCK_SIZE, ConfigError, KVFormat, ModelConfig
+from skerry_core.runner import RunnerSizes, WantedSizes
+
+PIECE_BLOCKS = 4  # of KV, that attention takes in one piece (`kernels.triton.attention`)
+USUAL_PIECES = 32  # of a row's context, that a graph has room for: 8,192 tokens
+_ROW_STEP = 32  # rows of a graph: above it its multiples
+_WORKSPACE_BYTES = 32 << 20  # of cuBLAS on Hopper, for each stream that a graph was captured on
+_SAMPLING_COPIES = 4  # of the logits, in float32
+_RESERVED = 20  # one part of so many of the memory: fragments, kernels, what others take
+_SCRATCH = 8  # a step's activations take one part of so many at most
+_STEP_TOKENS = (8192, 4096, 2048, 1024, 512)
+_STREAMS = (256, 192, 128, 96, 64)
+_STREAM_BLOCKS = 32  # of KV for each stream: 2,048 tokens
+_LEAST_BLOCKS = 8  # less serves no request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardMemory:
+    """Bytes of a device with memory of its own."""
+
+    total: int
+    free: int  # beside the weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelNeed:
+    """What decides how many bytes a step of a model takes."""
+
+    config: ModelConfig
+    block_bytes: int  # of KV, as it is stored
+    element_bytes: int  # of activations
+    is_invariant: bool = False  # all attention goes in pieces
+
+    def token_bytes(self) -> int:
+        """Return bytes of activations for each token of a step."""
+        c = self.config
+        heads = 2 * (c.num_heads + c.num_kv_heads) * c.head_dim  # queries, keys, values, mixed
+        elements = 4 * c.hidden_size + heads + 3 * c.intermediate_size
+        parts = self._part_bytes() * self._longest() if self.is_invariant else 0
+        return self.element_bytes * elements + parts
+
+    def streams_bytes(self, streams: int) -> int:
+        """Return bytes that so many streams take beside their KV and their tokens."""
+        buckets = row_buckets(streams)
+        logits = 4 * self.config.vocab_size * (sum(buckets) + _SAMPLING_COPIES * streams)
+        pieces = buckets[-1] * min(self._longest(), USUAL_PIECES + 1)
+        return logits + pieces * self._part_bytes() + _WORKSPACE_BYTES * (len(buckets) + 1)
+
+    def kept_bytes(self) -> int:
+        """Return bytes of a block, with its share of the parts of decoding's attention."""
+        return self.block_bytes + self._part_bytes() // PIECE_BLOCKS
+
+    def _part_bytes(self) -> int:
+        """Return bytes of what a token's heads have of one piece: mixed values, maximum and sum."""
+        return 4 * self.config.num_heads * (self.config.head_dim + 2)
+
+    def _longest(self) -> int:
+        return -(-self.config.max_context // (BLOCK_SIZE * PIECE_BLOCKS))
+
+
+def sizes_of(memory: CardMemory, need: ModelNeed, wanted: WantedSizes) -> RunnerSizes:
+    """Return sizes that a device has room for; what is wanted stays. Raises ConfigError where that
+    is too much, or too little is left for KV."""
+    room = memory.free - memory.total // _RESERVED
+    tokens = wanted.max_step_tokens or next(
+        (n for n in _STEP_TOKENS if n * need.token_bytes() * _SCRATCH <= room), _STEP_TOKENS[-1]
+    )
+
+    def blocks(streams: int) -> int:
+        left = room - tokens * need.token_bytes() - need.streams_bytes(streams)
+        return left // need.kept_bytes() - 1  # padding writes to one more
+
+    streams = wanted.max_samples or next(
+        (n for n in _STREAMS if blocks(n) >= n * _STREAM_BLOCKS), _STREAMS[-1]
+    )
+    most = blocks(streams)
+    least = wanted.num_blocks or _LEAST_BLOCKS
+    if most < least:
+        raise ConfigError(
+            f"{least} blocks of KV for {streams} streams, in steps of {tokens} tokens, need "
+            f"{(least - most) * need.kept_bytes() / (1 << 30):.2f} GiB more than the device has "
+            "free: fewer blocks, streams or tokens of a step would fit"
+        )
+    return RunnerSizes(
+        num_blocks=wanted.num_blocks or most, max_step_tokens=tokens, max_samples=streams
+    )
+
+
+def fitted(
+    device: torch.device, config: ModelConfig, kv_format: KVFormat, wanted: WantedSizes, *,
+    is_narrow: bool, is_invariant: bool,
+) -> RunnerSizes:  # fmt: skip
+    """Return sizes for a device that has the weights already. Raises ConfigError."""
+    memory = None if wanted.leaves_nothing_open else device_memory(device)
+    if memory is None:
+        return wanted.on_host()
+    block_bytes = kv_format.block_bytes
+    element_bytes = 4 if kv_format.dtype == "float32" else 2
+    if is_narrow:  # a byte for each value, and a scale for each head of each token
+        values = block_bytes // element_bytes
+        block_bytes = values + 4 * values // config.head_dim
+    need = ModelNeed(
+        config=config, block_bytes=block_bytes, element_bytes=element_bytes,
+        is_invariant=is_invariant,
+    )  # fmt: skip
+    return sizes_of(memory, need, wanted)
+
+
+def device_memory(device: torch.device) -> CardMemory | None:
+    """Return what a device has now; None where it computes in the host's memory."""
+    if device.type != "cuda":
+        return None
+    torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device)
+    return CardMemory(total=total, free=free)
+
+
+def row_buckets(largest: int) -> list[int]:
+    """Return 1, 2, 4 … 32, then multiples of 32, up to what holds `largest` rows."""
+    small = [1 << i for i in range(6)]
+    above = range(2 * _ROW_STEP, largest + _ROW_STEP, _ROW_STEP)
+    return [n for n in small if n < 2 * largest] + list(above)
