@@ -142,13 +142,13 @@ def test_what_waits_to_be_looked_at_is_bounded(
     """Bodies of 40 KB that become a megabyte each were all decoded before one was looked at."""
     tools = [{"type": "function", "function": {"name": "f", "parameters": [{}] * 1000}}] * 10
     go_on = threading.Event()
-    plan = OutputPlanner._ask
+    plan = OutputPlanner._plan
 
     def slow(self: OutputPlanner, *asked: Any) -> Any:
         assert go_on.wait(60)
         return plan(self, *asked)
 
-    monkeypatch.setattr(OutputPlanner, "_ask", slow)
+    monkeypatch.setattr(OutputPlanner, "_plan", slow)
     with deployed(tmp_path, Limits()) as edge, ThreadPoolExecutor(12) as pool:
         body = {"model": MODEL, "messages": [{"role": "user", "content": "x"}], "tools": tools}
         encoded = json.dumps(body).encode()

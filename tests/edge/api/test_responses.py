@@ -12,6 +12,7 @@ from tests.edge.api.test_messages import named_events
 from tests.edge.support import ACCOUNT, CONTEXT, MODEL, UNSERVED, Deployment, answer, deployed, done
 
 from skerry.errors import Unavailable
+from skerry_edge.ledger.responses_store import ResponseStore
 from skerry_edge.limits import Limits
 
 PATH = f"/client/v4/accounts/{ACCOUNT}/ai/v1/responses"
@@ -382,7 +383,7 @@ def test_input_items_come_in_pages(edge: Deployment) -> None:
 def test_items_of_what_was_stored_without_their_ids(edge: Deployment) -> None:
     id = create(edge, input="one").json()["id"]
     store = edge.edge.responses
-    assert store is not None
+    assert isinstance(store, ResponseStore)
     with store._file.transaction() as database:  # as documents were before
         (document,) = database.execute(
             "SELECT document FROM responses WHERE id = ?", [id]
