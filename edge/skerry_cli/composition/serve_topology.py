@@ -55,13 +55,13 @@ def serve_topology(path: Path, home: Home, control: str, reporter: StartReporter
 
     Raises `CannotStart`, or `Interrupted` when the signal comes before all are ready.
     """
-    topology = _load(path)
+    topology, manifest = _load(path), read_wanted(path)  # before downloads, in which it may change
     installed = asyncio.run(_install(topology, home, reporter))
     for each in installed.left_out:
         logger.error("%s", sentence(each))
     announce(home, Instance(os.getpid(), control, topology=True))
     starting = TopologyStart(topology, installed, home, control, reporter)
-    wanted = named(read_wanted(path), installed.catalog)
+    wanted = named(manifest, installed.catalog)
     try:
         adopt_fleet(home)
         with control_listener(home) as listener:
