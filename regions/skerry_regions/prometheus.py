@@ -41,9 +41,18 @@ class Counter(Metric):
 
     kind = "counter"
 
-    def __init__(self, name: str, help_text: str, labels: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        help_text: str,
+        labels: Sequence[str] = (),
+        known: Callable[[], Iterable[LabelValues]] = tuple,
+    ) -> None:
+        """`known` are the label values that are known before anything is counted: their series are
+        there from the start, since Prometheus sees no increase in one that appears at 2."""
         super().__init__(name, help_text, labels)
         self._values: dict[LabelValues, float] = {} if labels else {(): 0.0}
+        self._known = known
 
     def add(self, amount: float, *values: str) -> None:
         self._values[values] = self._values.get(values, 0.0) + amount
@@ -52,7 +61,7 @@ class Counter(Metric):
         return self._values.get(values, 0.0)
 
     def lines(self) -> Iterator[str]:
-        for values, number in self._values.items():
+        for values, number in (dict.fromkeys(self._known(), 0.0) | self._values).items():
             yield f"{self.name}{self._series(values)} {number:.17g}"
 
 

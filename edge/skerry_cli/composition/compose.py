@@ -153,6 +153,7 @@ async def _serve(
         port = reachable(front.listener)[1]
         watchdog = Watchdog(node, _when_lost(restart, port))
         metrics = EdgeMetrics(
+            models=(*offer.texts, *offer.encoders),
             engines=node.metrics.families,
             home=home.root,
             ends=lambda: front.certificate_ends(EDGE_ID),

@@ -160,6 +160,7 @@ async def _serve(
         )
         report = partial(_report, options.region, directory, placer, model_keys)
         metrics = EdgeMetrics(
+            models=offered,
             node_rtts=directory.rtts,
             region_rtts=lambda: region_rtts(directory),
             region_queue=lambda: {options.region: queue_seconds(placer, model_keys)},

@@ -6,9 +6,11 @@ dashboards and load tools read it; everything else is `skerry_…`. `docs/teleme
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import product
 from pathlib import Path
 
+from skerry.errors import ModelNotFound, Overloaded
 from skerry_regions.node.stream_metrics import MODEL, StreamMetrics
 from skerry_regions.process.host_metrics import ReadEnds, host_metrics
 from skerry_regions.prometheus import (
@@ -36,6 +38,7 @@ class EdgeMetrics(StreamMetrics):
     def __init__(
         self,
         *,
+        models: Collection[str] = (),
         node_rtts: Callable[[], Mapping[str, float]] = dict,
         region_rtts: Callable[[], Mapping[str, float]] = dict,
         region_queue: Callable[[], Mapping[str, float]] = dict,
@@ -44,9 +47,10 @@ class EdgeMetrics(StreamMetrics):
         home: Path | None = None,
         ends: ReadEnds = dict,
     ) -> None:
-        """Seconds to each node and back, and to each region; seconds that work waits in the edge's
-        own region; nodes by model and state; the metrics of engines in this very process; the
-        folder whose disk is watched; and when the edge's certificate ends."""
+        """Models that the edge serves; seconds to each node and back, and to each region; seconds
+        that work waits in the edge's own region; nodes by model and state; the metrics of engines
+        in this very process; the folder whose disk is watched; and when the edge's certificate
+        ends."""
         super().__init__("the request's header")
         self._engines = engines
         self._host = host_metrics(home, ends)
@@ -57,6 +61,7 @@ class EdgeMetrics(StreamMetrics):
             "skerry_generation_errors_total",
             "Generations that ended in an error, by code.",
             ("model_name", "code"),
+            known=lambda: [("", ModelNotFound.code), *product(models, (Overloaded.code,))],
         )
         self.generations = Counter(
             "vllm:request_success_total", "Finished generations.", ("model_name", "finished_reason")
@@ -92,6 +97,7 @@ class EdgeMetrics(StreamMetrics):
             "skerry_resumes_total",
             "Streams that went on elsewhere in mid-output: exact, or best-effort.",
             ("model_name", "kind"),
+            known=lambda: product(models, ("exact", "best-effort")),
         )
         self.batch_attempts = Counter(
             "skerry_batch_attempts_total",

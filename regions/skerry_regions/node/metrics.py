@@ -7,6 +7,7 @@ when it reaches it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import product
 
 from skerry_core.engine.figures import Statistics
 from skerry_regions.node.stream_metrics import MODEL, StreamMetrics
@@ -125,6 +126,7 @@ class NodeMetrics(StreamMetrics):
             "skerry_handovers_total",
             "KV hand-overs of this node by direction (send, receive) and outcome (whole, lost).",
             ("model_name", "direction", "outcome"),
+            known=lambda: product(statistics(), ("send", "receive"), ("whole", "lost")),
         )
         self.handover_bytes = Counter(
             "skerry_handover_bytes_total", "KV handed over.", ("model_name", "direction")
