@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from tests.e2e.command import MODEL, new_home
+from tests.e2e.command import MODEL, new_home, until
 from tests.e2e.test_nats import Machine
 from tests.regions.drivers.nats_server import NatsCluster
 
@@ -70,7 +72,7 @@ def test_a_cap_holds_over_edges_of_two_homes(
     clients = [
         AI(base_url=url, account_id=homes.account, api_token=homes.token) for url in homes.urls
     ]
-    refused = [0, 0]
+    refused, used = [0, 0], Counter[str]()
     while min(refused) < 3:
         for i, ai in enumerate(clients):
             try:
@@ -80,10 +82,24 @@ def test_a_cap_holds_over_edges_of_two_homes(
             else:
                 refused[i] = 0
                 spent += dollars(usage)
+                used += Counter(
+                    requests=1,
+                    prompt_tokens=usage["prompt_tokens"],
+                    output_tokens=usage["completion_tokens"],
+                )
     most = (64 * price.prompt + LONGEST * price.output) / 1e6
     assert CAP - 2 * most < spent <= CAP
+
+    def summed(lines: Sequence[Mapping[str, Any]]) -> Counter[str]:
+        [line] = lines
+        return Counter({name: line[name] for name in used})
+
+    until(lambda: all(summed(ai.usage()) == used for ai in clients))
     for edge in homes.edges:
         edge.stop()
+    lines = json.loads(homes.other("usage", "--format", "json").stdout)
+    assert summed(lines) == used
+    assert lines[0]["cost"] == pytest.approx(spent)
     told = re.search(
         r"\[US\$ ([0-9.e-]+) of 2e-05 this day\]", homes.other("tokens", "list").stdout
     )
@@ -144,9 +160,13 @@ def test_a_conversation_goes_on_at_an_edge_of_another_home(
     assert clients[1].get(f"responses/{previous}").status_code == 404
     for name in ("responses.db", "idempotency.db", "files.db"):
         assert not (homes.one.home / name).exists()
+    respond(0, "The last.")
+    homes.edges[0].stop()  # which sends what it has not sent
+    with AI(base_url=homes.urls[1], account_id=homes.account, api_token=homes.token) as ai:
+        until(lambda: [line["requests"] for line in ai.usage()] == [8])
     for client in clients:
         client.close()
-    for machine in (*homes.edges, homes.node):
+    for machine in (homes.edges[1], homes.node):
         machine.stop()
 
 

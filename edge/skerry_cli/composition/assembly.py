@@ -24,8 +24,8 @@ from skerry_cli.home.parts import (
     open_responses,
     open_stores,
 )
-from skerry_cli.home.shared_state import opened_state
-from skerry_cli.home.state import Home, read_config
+from skerry_cli.home.shared_state import opened_state, shared_usage
+from skerry_cli.home.state import JOURNAL_NAME, Home, read_config
 from skerry_cli.logs import logs_prompts
 from skerry_edge.gate.oidc.logins import Logins
 from skerry_edge.gate.tokens import TokenStore
@@ -102,17 +102,20 @@ async def assembled(
     ):
         stores = open_stores(home, id, state)
         journal = stores.journal
-        async with configured(
-            home,
-            offer.catalog,
-            tokens,
-            front.limits,
-            logins=logins,
-            edges=edges,
-            certificate=front.certificate,
-            unwritten=lambda: 0.0 if journal is None else journal.seconds_unwritten,
-            state=state,
-        ) as admission:
+        async with (
+            shared_usage(home, home.stores / JOURNAL_NAME, id, state),
+            configured(
+                home,
+                offer.catalog,
+                tokens,
+                front.limits,
+                logins=logins,
+                edges=edges,
+                certificate=front.certificate,
+                unwritten=lambda: 0.0 if journal is None else journal.seconds_unwritten,
+                state=state,
+            ) as admission,
+        ):
             yield Edge(
                 catalog=offer.catalog,
                 texts=offer.texts,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skerry_cli.home.errors import CannotStart
@@ -95,3 +96,24 @@ async def opened_state(
         yield jetstream
     finally:
         await jetstream.close()
+
+
+@contextlib.asynccontextmanager
+async def shared_usage(
+    home: Home, journal: Path, edge: str, state: JetStream | None
+) -> AsyncGenerator[None]:
+    """Have the rows of a journal in those of all edges of the home's zone, and theirs in it, while
+    entered; of `state`'s servers, if there are any. `edge` is the id of this one."""
+    if state is None:
+        yield
+        return
+    from skerry_edge.shared.nats_usage import NatsUsage
+    from skerry_regions.drivers.jetstream.stream import KeyedStream
+    from skerry_regions.drivers.jetstream.tables import USAGE
+
+    usage = NatsUsage(journal, KeyedStream(state, USAGE, home.zone), edge=edge)
+    usage.start()
+    try:
+        yield
+    finally:
+        await usage.close()

@@ -41,8 +41,16 @@ STEPS: Steps = (
     SCHEMA,
     added_column("usage", "chain", "BLOB NOT NULL DEFAULT x''"),
     *(added_column("usage", name, declaration) for name, declaration in WRITES.items()),
+    added_column("usage", "change", "INTEGER NOT NULL DEFAULT 1"),
+    """
+    CREATE TABLE IF NOT EXISTS followed (
+        stream TEXT PRIMARY KEY, created TEXT NOT NULL, sequence INTEGER NOT NULL
+    )
+    """,
 )
-"""`chain`: `skerry_regions.digests.prefix_chain` of the prompt, or nothing."""
+"""`chain`: `skerry_regions.digests.prefix_chain` of the prompt, or nothing. `change`: how often the
+row changed, below 0 once other homes have it so; `life`: empty in rows that others sent.
+`followed`: up to where a stream of their rows was read, see `skerry_edge.shared.nats_usage`."""
 
 # A row that is complete never changes; of several attempts the one that came furthest counts.
 ADMIT = """
@@ -50,7 +58,7 @@ INSERT INTO usage (id, edge, life, tenant, token, model, admitted, prompt_tokens
                    prompt_price, cached_price, output_price)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET edge = excluded.edge, life = excluded.life, settled = NULL,
-    outcome = 'running' WHERE outcome <> 'completed'
+    outcome = 'running', change = ABS(change) + 1 WHERE outcome <> 'completed'
 """
 CHAIN = """
 UPDATE usage SET chain = ? WHERE id = ? AND settled IS NULL
@@ -61,21 +69,24 @@ UPDATE usage SET output_tokens = ?1 WHERE id = ?2 AND settled IS NULL AND output
 SETTLE = """
 UPDATE usage SET outcome = :outcome, prompt_tokens = :prompt, cached_tokens = :cached,
     output_tokens = :output, queue_seconds = :queue, prefill_seconds = :prefill,
-    decode_seconds = :decode, written_tokens = :written, written_cost = :written_cost
+    decode_seconds = :decode, written_tokens = :written, written_cost = :written_cost,
+    change = ABS(change) + 1
 WHERE id = :id AND outcome <> 'completed'
     AND (:outcome = 'completed' OR output_tokens <= :output)
 """
 CLOSE = """
-UPDATE usage SET settled = :now, outcome = IIF(outcome = 'running', :outcome, outcome)
+UPDATE usage SET settled = :now, outcome = IIF(outcome = 'running', :outcome, outcome),
+    change = ABS(change) + 1
 WHERE id = :id AND settled IS NULL
 """
 SETTLE_DEAD = """
-UPDATE usage SET outcome = 'aborted', settled = ?
+UPDATE usage SET outcome = 'aborted', settled = ?, change = ABS(change) + 1
 WHERE settled IS NULL AND edge = ? AND life <> ?
 """
 
 SETTLE_LOST = """
-UPDATE usage SET outcome = 'aborted', settled = ? WHERE settled IS NULL AND admitted < ?
+UPDATE usage SET outcome = 'aborted', settled = ?, change = ABS(change) + 1
+WHERE settled IS NULL AND admitted < ?
 """
 
 

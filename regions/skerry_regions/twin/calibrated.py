@@ -60,7 +60,8 @@ class CalibratedPlatform(Struct, frozen=True, kw_only=True):
 
 
 def journaled(path: Path, since: float) -> list[Journaled]:
-    """Return the requests of a journal that were admitted since, and completed, by admission.
+    """Return the requests of a journal's own edges that were admitted since, and completed, by
+    admission.
 
     Raises `FitError`.
     """
@@ -71,6 +72,7 @@ def journaled(path: Path, since: float) -> list[Journaled]:
     completed = (
         "admitted >= ? AND outcome = 'completed' AND output_tokens > 0"
         " AND prompt_tokens > 0 AND settled IS NOT NULL"
+        " AND life <> ''"  # other homes' edges send rows without chains
     )
     try:
         rows = journal_rows(path, columns, completed, (since,))

@@ -58,7 +58,7 @@ def test_usage(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as database:
         [row] = database.execute("SELECT id, outcome, output_tokens, chain FROM usage").fetchall()
     assert row == ("request-1", "completed", 7, b"")
-    assert version(path) == 4
+    assert version(path) == 6
 
 
 def test_files(tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ class StreamState:
     max_bytes: int
     num_consumers: int
     last_sequence: int
+    created: str  # when the stream was made, by which it differs from another of its name
 
 
 class KeyedStream:
@@ -96,11 +97,17 @@ class KeyedStream:
 
     async def last(self, key: str) -> Stored | None:
         """Return the last message of a key as its leader has it. Raises `Unavailable`."""
+        return await self._found({"last_by_subj": self.subject(key)})
+
+    async def next(self, sequence: int) -> Stored | None:
+        """Return the first message from a sequence on as its leader has it: none before it is still
+        to come. Raises `Unavailable`."""
+        return await self._found({"seq": sequence, "next_by_subj": self.subject(">")})
+
+    async def _found(self, chosen: dict[str, str | int]) -> Stored | None:
         try:
             answer = await self.jetstream.call(
-                f"STREAM.MSG.GET.{self.name}",
-                {"last_by_subj": self.subject(key)},
-                seconds=REQUEST_SECONDS,
+                f"STREAM.MSG.GET.{self.name}", chosen, seconds=REQUEST_SECONDS
             )
         except JetStreamError as error:
             if error.code == ErrorCode.NO_MESSAGE:
@@ -109,7 +116,7 @@ class KeyedStream:
         message = answer["message"]
         headers = _headers(message.get("hdrs"))
         return Stored(
-            key,
+            message["subject"].removeprefix(self.subject("")),
             base64.b64decode(message.get("data", "")),
             message["seq"],
             headers.get(ID_HEADER, ""),
@@ -203,6 +210,7 @@ class KeyedStream:
             max_bytes=info["config"]["max_bytes"],
             num_consumers=state["consumer_count"],
             last_sequence=state["last_seq"],
+            created=info["created"],
         )
 
     async def _info(self, body: object) -> dict[str, Any]:

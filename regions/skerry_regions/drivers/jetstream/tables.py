@@ -37,10 +37,18 @@ FILES = StreamSpec(
     is_immutable=True,
     is_atomic=True,
 )
+USAGE = StreamSpec(
+    table="usage",  # EDGE: rows of its home's journal, see `skerry_edge.shared.nats_usage`
+    max_bytes=GIB,  # about as many rows as a journal has
+    max_message_bytes=320 * 1024,
+    keeps=0,
+    max_age_seconds=90 * DAY_SECONDS,
+    discard="old",
+)
 
 OF_PLATFORM = (MONEY,)
 """Streams of which a platform has one each, in the zone `global`: they have no content."""
-OF_ZONE = (RESPONSES, IDEMPOTENCY, FILES)
+OF_ZONE = (RESPONSES, IDEMPOTENCY, FILES, USAGE)
 """Streams that every zone has."""
 
 
