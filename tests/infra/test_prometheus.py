@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Generator, Iterator
 
 import pytest
 from tests.e2e.command import MODEL, Skerry, new_home, until
-from tests.infra.loads import a_prompt, load
+from tests.infra.loads import a_prompt, edge_url, load
 from tests.infra.test_monitoring import NAME, panels, rules
 from tests.infra.watching import SLOW, Prometheus, running
+from websockets.sync.client import connect
 
 from skerry_regions.models.model_files import ModelFiles
 
@@ -70,7 +72,9 @@ def prometheus(skerry: Skerry, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @contextlib.contextmanager
 def busy(skerry: Skerry) -> Generator[None]:
-    """Streams at every edge, some of which go over two nodes, and requests that are refused."""
+    """Streams at every edge, some of which go over two nodes, requests that are refused, and a
+    WebSocket that was closed."""
+    open_and_close_a_socket(skerry, "edge-fra")
     with contextlib.ExitStack() as stack:
         for edge in ("edge-fra", "edge-iad", "edge-gru"):
             stack.enter_context(load(skerry, edge, 3, a_prompt(1800, 200)))
@@ -78,6 +82,15 @@ def busy(skerry: Skerry) -> Generator[None]:
             load(skerry, "edge-fra", 1, a_prompt(8, 1), model="@cf/no/such", pause=15.0)
         )
         yield
+
+
+def open_and_close_a_socket(skerry: Skerry, edge: str) -> None:
+    config = json.loads((skerry.home / "config.json").read_text())
+    url = edge_url(skerry, edge).replace("http:", "ws:")
+    path = f"/client/v4/accounts/{config['account_id']}/ai/v1/responses"
+    own = {"authorization": f"Bearer {config['api_token']}"}
+    with connect(url + path, additional_headers=own, proxy=None):
+        pass
 
 
 def without_data(prometheus: Prometheus) -> list[str]:
