@@ -43,6 +43,8 @@ def test_the_printed_address_logs_in_once(default_model: ModelFiles, tmp_path: P
         again = skerry("console")
         assert (again.returncode, logged_in(again.stdout)[0]) == (0, 200)
         assert skerry("console", "--edge", "edge-9").returncode == 1
+        status, told = logged_in(skerry("console", "--control").stdout)
+        assert (status, told["role"], told["site"]) == (200, "operator", "control")
         logs = [path.read_text() for path in (skerry.home / "logs").iterdir()]
         assert [each for each in logs if "#login=" in each] == []
     finally:

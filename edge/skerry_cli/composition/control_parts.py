@@ -7,23 +7,32 @@ from pathlib import Path
 from typing import NoReturn
 
 from msgspec.structs import replace
+from starlette.types import ASGIApp
 
+from skerry.errors import Unavailable
+from skerry_cli.home.edge_tokens import caller_of
 from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.parts import credentials
 from skerry_cli.home.shared_state import keep_state
 from skerry_cli.home.state import Home, read_config, write_config
+from skerry_edge.console.control_console import ControlConsole
+from skerry_edge.console.site import Beside
+from skerry_edge.gate.oidc.logins import Logins
 from skerry_edge.gate.tokens import TokenStore
+from skerry_regions.control.api.access import ControlCaller
+from skerry_regions.control.api.requests import Authenticate
 from skerry_regions.control.desired import revisions
 from skerry_regions.control.desired.manifest import Manifest, ManifestError, load_manifest
 from skerry_regions.control.desired.store import Store
 from skerry_regions.control.desired.views import AnswerDns, DnsQuestion
 from skerry_regions.control.dns.checks import MISSING
-from skerry_regions.control.errors import Conflict
+from skerry_regions.control.errors import Busy, Conflict
 from skerry_regions.control.planning.zone_contents import ZoneBook
 from skerry_regions.control.reconcile.reconciler import Reconciler
 from skerry_regions.models.catalog import ModelSpec
 from skerry_regions.models.model_files import ModelFiles
 from skerry_regions.process.launch_folder import LaunchFolder
+from skerry_regions.spec_types import ConsoleMode
 
 
 def check_model(spec: ModelSpec, files: ModelFiles) -> None:
@@ -31,6 +40,45 @@ def check_model(spec: ModelSpec, files: ModelFiles) -> None:
     from skerry_cli.composition.opening import check_opens  # with all of the engine's formats
 
     check_opens(files.weights, spec.task)
+
+
+def authentication(tokens: TokenStore, logins: Logins, account_id: str) -> Authenticate:
+    """Return what knows callers of the platform's control plane by their API tokens, or by logins
+    of OpenID providers, and raises Busy while one of these does not answer."""
+
+    async def authenticate(token: str) -> ControlCaller | None:
+        principal = tokens.authenticate(token)
+        if principal is None:
+            try:
+                principal = await logins.authenticate(token)
+            except Unavailable as error:
+                raise Busy(error.message) from None
+        return None if principal is None else caller_of(principal, account_id)
+
+    return authenticate
+
+
+def with_console(
+    app: ASGIApp,
+    tokens: TokenStore,
+    logins: Logins,
+    account_id: str,
+    key: bytes,
+    *,
+    mode: ConsoleMode,
+    hosts: frozenset[str],
+) -> ASGIApp:
+    """Return the control plane's API with its console beside it, whose codes follow from `key`."""
+    console = ControlConsole(
+        app,
+        tokens=tokens,
+        logins=logins,
+        key=key,
+        caller_of=lambda principal: caller_of(principal, account_id),
+        mode=mode,
+        hosts=hosts,
+    )
+    return Beside(app, console)
 
 
 def edge_url_of(home: Home) -> str:

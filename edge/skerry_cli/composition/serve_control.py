@@ -20,15 +20,16 @@ from typing import Any
 
 import uvloop
 
-from skerry.errors import Unavailable
 from skerry_cli.composition.configured import following_issuers
 from skerry_cli.composition.control_parts import (
     account_of,
+    authentication,
     check_model,
     dns_answers,
     edge_url_of,
     read_wanted,
     ready_regions,
+    with_console,
     write_down,
 )
 from skerry_cli.composition.listening import Front, Where
@@ -41,7 +42,7 @@ from skerry_cli.home.control_home import (
     claim_control,
     control_database,
 )
-from skerry_cli.home.edge_tokens import EdgeTokens, caller_of
+from skerry_cli.home.edge_tokens import EdgeTokens
 from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.keys import control_key
 from skerry_cli.home.machine import default_threads
@@ -53,14 +54,14 @@ from skerry_edge.gate.oidc.logins import Logins
 from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.limits import Limits
 from skerry_edge.reload import following
-from skerry_regions.control.api.access import ControlCaller, Denials
+from skerry_regions.control.api.access import Denials
 from skerry_regions.control.api.app import create_app
 from skerry_regions.control.api.requests import Control
 from skerry_regions.control.desired.changes import Changes
 from skerry_regions.control.desired.manifest import Manifest
 from skerry_regions.control.desired.migrations import NewerSchema
 from skerry_regions.control.desired.store import Store
-from skerry_regions.control.errors import Busy, ControlError
+from skerry_regions.control.errors import ControlError
 from skerry_regions.control.machines.book import hosts_of
 from skerry_regions.control.machines.hosts import Hosts
 from skerry_regions.control.machines.joined import JoinedMachines
@@ -81,6 +82,7 @@ from skerry_regions.process.loop_watch import LoopWatch
 from skerry_regions.process.startup import stop_on_signals
 from skerry_regions.prometheus import LabelValues
 from skerry_regions.registry import Registry, RegistryUnavailable
+from skerry_regions.spec_types import ConsoleMode
 
 CLAIM_SECONDS = 120.0  # a predecessor whose supervisor is gone may still be draining
 TROUBLES = (
@@ -96,6 +98,7 @@ class ControlOptions:
     topology: Path | None  # to want
     owns: bool  # end what it started, when it ends
     known_hosts: frozenset[str] = frozenset()  # names that it is reached by, beside its address
+    console: ConsoleMode = "loopback"  # whom its pages are shown to
     join: tuple[str, int] | None = None  # host and port where machines join
     lifeline: int | None  # descriptor that a supervisor gave us
     progress: Progress = lambda what, share: None  # of what it starts
@@ -232,14 +235,7 @@ async def _serve(
 
         metrics = ControlMetrics(reconciler, lambda: store.desired, home.root, ends)
 
-        async def authenticate(token: str) -> ControlCaller | None:
-            principal = tokens.authenticate(token)
-            if principal is None:
-                try:
-                    principal = await logins.authenticate(token)
-                except Unavailable as error:
-                    raise Busy(error.message) from None
-            return None if principal is None else caller_of(principal, account_id)
+        hosts = options.known_hosts | {host_of(options.where.host)}
 
         control = Control(
             store=store,
@@ -248,10 +244,10 @@ async def _serve(
             zones=zones,
             answer_dns=dns_answers(store, zones, lambda: ready_regions(reconciler)),
             model_problem=models.problem,
-            authenticate=authenticate,
+            authenticate=authentication(tokens, logins, account_id),
             denials=Denials(store, time.monotonic),
             account_id=account_id,
-            hosts=options.known_hosts | {host_of(options.where.host)},
+            hosts=hosts,
             changed=wake.set,
             monitoring=Monitoring(
                 metrics=metrics,
@@ -262,6 +258,9 @@ async def _serve(
                 edge_url=lambda: edge_url_of(home) if starter.is_supervisor else "",
             ),
             joining=joining,
+        )
+        app = with_console(
+            create_app(control), tokens, logins, account_id, key, mode=options.console, hosts=hosts
         )
 
         stack.callback(LoopWatch(metrics.loop_late.observe).close)
@@ -284,7 +283,7 @@ async def _serve(
         reconciling = asyncio.create_task(reconciler.run(), name="reconcile")
         reconciling.add_done_callback(lambda _: stop.set())  # by a bug: then we end too
         try:
-            await front.serve(create_app(control), stop=stop, ready=ready)
+            await front.serve(app, stop=stop, ready=ready)
             if reconciling.done():
                 await reconciling  # raises the bug; what runs goes on
         finally:

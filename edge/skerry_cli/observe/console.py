@@ -23,17 +23,26 @@ def register(commands: Commands) -> None:
         "minute.",
         example="skerry console",
     )
-    console.add_argument("--edge", metavar="ID", help="which edge's (default: the first)")
+    whose = console.add_mutually_exclusive_group()
+    whose.add_argument("--edge", metavar="ID", help="which edge's (default: the first)")
+    whose.add_argument(
+        "--control", action="store_true", help="the control plane's: what is wanted, and the audit"
+    )
 
 
 def show(args: argparse.Namespace) -> int:
     from msgspec.structs import replace
 
-    from skerry_cli.home.console_address import console_address
+    from skerry_cli.home.console_address import console_address, control_address
     from skerry_cli.home.control import NoAnswer, ask_status
 
     home = Home.from_environ(os.environ)
     instance, config = running(home), read_config(home)
+    if args.control:
+        if config is None or not config.control_url:
+            return complain(NOT_RUNNING)
+        say(control_address(home, config))
+        return 0
     if instance is None or not instance.ready or config is None:
         return complain(NOT_RUNNING)
     try:

@@ -9,6 +9,7 @@ from pathlib import Path
 from skerry_cli.arguments import (
     Commands,
     add_command,
+    add_console,
     add_tls,
     is_half_tls,
     known_hosts,
@@ -27,6 +28,7 @@ from skerry_cli.logs import configure_logging
 from skerry_cli.output import complain, say
 from skerry_cli.roles import control_join
 from skerry_regions.address import is_loopback
+from skerry_regions.spec_types import DEFAULT_CONSOLE
 
 DEFAULT_JOIN_PORT = 8789
 
@@ -73,6 +75,7 @@ def register(commands: Commands) -> None:
         metavar="PORT",
         help="of --join-host; 0 takes a free one (default: %(default)s)",
     )
+    add_console(control)
     control.add_argument("--listener-fd", type=int, help=argparse.SUPPRESS)
     control.add_argument("--lifeline-fd", type=int, help=argparse.SUPPRESS)
     actions = control.add_subparsers(metavar="ACTION")
@@ -117,6 +120,7 @@ def start(args: argparse.Namespace) -> int:
         topology=args.topology,
         owns=args.own,
         known_hosts=args.known_host,
+        console=args.console or DEFAULT_CONSOLE,
         join=None if args.join_host is None else (args.join_host, args.join_port),
         lifeline=args.lifeline_fd,
     )

@@ -13,6 +13,7 @@ import re
 import secrets
 from collections.abc import Callable
 
+CONTROL_PLANE = "control plane"  # its codes are for no edge: an edge's name has no blank
 CODE_SECONDS = 60
 MAX_USED = 10_000  # codes that are remembered until they are void; beyond, none is taken
 

@@ -20,6 +20,7 @@ from skerry_regions.control.desired.desired import Record
 from skerry_regions.control.desired.resources import KINDS, ApiTokenSpec, ResourceKind, Status
 from skerry_regions.control.desired.store import Store
 from skerry_regions.control.desired.views import NodeView, ResourceFailure
+from skerry_regions.control.errors import UnknownResource
 from skerry_regions.control.machines.authority import Authority
 from skerry_regions.control.machines.book import Machines
 from skerry_regions.control.machines.hosts import Hosts
@@ -35,6 +36,10 @@ from skerry_regions.registry import Member
 
 ACCOUNT = "a" * 32
 MODEL = "@cf/huggingfacetb/smollm2-135m-instruct"
+NODE = NodeView(
+    id="fra-all-0", kind="node", owner="fra-all", region="fra", pid=1, state="ready", updated=True,
+    streams=3,
+)  # fmt: skip
 BY_COLLECTION = {kind.collection: kind for kind in KINDS}
 
 
@@ -100,6 +105,7 @@ class Unseeing:
     def __init__(self) -> None:
         self.statuses: dict[str, Status] = {}
         self.failures = Failures(Random(1))
+        self.drained: list[str] = []
 
     def status(self, record: Record) -> Status | None:
         return self.statuses.get(record.id)
@@ -109,6 +115,12 @@ class Unseeing:
 
     def failing(self) -> list[ResourceFailure]:
         return []
+
+    def drain(self, id: str) -> NodeView:
+        if id != NODE.id:
+            raise UnknownResource(f"there is no node or edge {id}")
+        self.drained.append(id)
+        return NODE
 
 
 class Api:

@@ -23,6 +23,7 @@ from skerry_regions.control.desired.statuses import (
     RegionStatus,
 )
 from skerry_regions.control.desired.store import Store
+from skerry_regions.control.errors import UnknownResource
 from skerry_regions.control.planning.launcher import (
     DnsSettings,
     EdgeSettings,
@@ -250,6 +251,27 @@ async def test_a_new_spec_rolls_without_fewer_ready_nodes(world: World) -> None:
         assert sum(process.state == "ready" for process in ready) >= 2
     assert world.status("pool", "fra-decode").updated_replicas == 2
     assert len(world.machine.running) == 3
+
+
+async def test_a_node_that_is_to_drain_has_a_ready_successor_first(world: World) -> None:
+    await world.steps(2)
+    assert world.reconciler.drain("fra-decode-0").streams == 0
+    await world.reconciler.step()
+    assert world.machine.started[3:] == ["fra-decode-2"]
+    assert world.machine.running["fra-decode-0"].state == "ready"
+    world.machine.ready()
+    await world.reconciler.step()
+    assert world.machine.running["fra-decode-0"].state == "draining"
+    world.machine.ready()
+    await world.steps(2)
+    assert sorted(world.machine.running) == ["edge-0", "fra-decode-1", "fra-decode-2"]
+    assert world.status("pool", "fra-decode").phase == "ready"
+
+
+async def test_what_is_not_there_cannot_drain(world: World) -> None:
+    await world.steps(2)
+    with pytest.raises(UnknownResource):
+        world.reconciler.drain("fra-decode-7")
 
 
 async def test_an_edge_keeps_its_port_when_its_models_change(world: World) -> None:

@@ -25,6 +25,7 @@ from skerry_regions.control.errors import Busy
 OPERATE, OBSERVE, MINT, LIST = ("operate",), ("observe",), ("mint",), ("list",)
 DAY_SECONDS = 86_400
 CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+INSIDE = "skerry.caller"  # in a scope: whom the console has logged in, which no client can write
 NOBODY = "nobody"  # in the audit log: whoever shows no token, or a wrong one
 
 RIGHTS: dict[tuple[AccessRole, bool], frozenset[str]] = {

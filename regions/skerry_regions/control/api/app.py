@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from skerry_regions.control.api.access import CHANGING, NOBODY, ControlCaller
+from skerry_regions.control.api.access import CHANGING, INSIDE, NOBODY, ControlCaller
 from skerry_regions.control.api.operations import OPERATIONS
 from skerry_regions.control.api.requests import Control, ControlRequest, check_host, refusal
 from skerry_regions.control.api.terraform_routes import STATES
@@ -106,14 +106,18 @@ class ControlGate:
         return path in self._public or path.startswith(STATES)  # Terraform sends no bearer token
 
     async def _caller(self, scope: Scope) -> ControlCaller:
+        caller: ControlCaller = scope.get(INSIDE) or await self._authenticated(scope)
+        if not caller.rights:
+            raise Forbidden("The token has no role at the control plane.")
+        return caller
+
+    async def _authenticated(self, scope: Scope) -> ControlCaller:
         token = given_token(scope["headers"])
         if token is None:
             raise Unauthorized("Send one header `Authorization: Bearer TOKEN`.")
         caller = await self._control.authenticate(token)
         if caller is None:
             raise Unauthorized("The token is wrong, or has expired.")
-        if not caller.rights:
-            raise Forbidden("The token has no role at the control plane.")
         return caller
 
     async def _refusal(

@@ -135,6 +135,10 @@ OPERATIONS: tuple[Operation, ...] = (
         {200: {"type": "array", "items": ScrapeGroup}},
     ),
     page("/nodes", platform.nodes, "listNodes", "What runs", NodeView),
+    operation(
+        "POST", f"{PREFIX}/nodes/{{id}}/drain", platform.drain, "drainNode",
+        "Replace a node or an edge: it drains when its successor is ready", {202: NodeView}, ID,
+    ),
     page("/events", platform.events, "listEvents", "What happened", EventEntry, AFTER_SEQUENCE),
     page(
         "/audit", platform.audit, "listAudit", "Who changed what", AuditEntry, AFTER_SEQUENCE,

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from skerry import __version__
 from skerry_regions.control.api.requests import (
+    actor_of,
     control_of,
     json_answer,
     limit_of,
@@ -56,6 +57,19 @@ async def status(request: Request) -> Response:
 async def nodes(request: Request) -> Response:
     found = sorted(control_of(request).observer.nodes(), key=lambda node: node.id)
     return page_answer(request, found)
+
+
+async def drain(request: Request) -> Response:
+    """Have a process replaced, and note who wanted it."""
+    control, actor, id = control_of(request), actor_of(request), request.path_params["id"]
+    drained = control.observer.drain(id)
+
+    def note() -> None:
+        with control.store.writing() as writing:
+            writing.audit(actor, "drain", drained.kind, id, writing.desired.revision, {})
+
+    await asyncio.to_thread(note)
+    return json_answer(drained, 202)
 
 
 async def events(request: Request) -> Response:

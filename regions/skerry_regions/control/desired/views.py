@@ -100,6 +100,10 @@ class Observer(Protocol):
 
     def nodes(self) -> list[NodeView]: ...
 
+    def drain(self, id: str) -> NodeView:
+        """Replace a node or an edge of this machine. Raises ControlError."""
+        ...
+
     def failing(self) -> list[ResourceFailure]:
         """Return resources whose processes keep ending."""
         ...

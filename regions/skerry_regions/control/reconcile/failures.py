@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from random import Random
 
+from skerry_regions.control.planning.launcher import RunningProcess
 from skerry_regions.process.backoff import Backoff, RestartPolicy
 
 
@@ -61,6 +62,8 @@ class Failures:
         self.ends = {id: each for id, each in self.ends.items() if id.rpartition("-")[0] in owners}
         return set(self._held)
 
-    def recovered(self, owners: Collection[str]) -> None:
-        """Note that these owners have processes that run steadily."""
-        self.failing = {id: why for id, why in self.failing.items() if id not in owners}
+    def recovered(self, processes: Iterable[RunningProcess]) -> None:
+        """Note which owners have processes that run steadily."""
+        steady = RestartPolicy().steady
+        well = {each.owner for each in processes if each.state == "ready" and each.seconds > steady}
+        self.failing = {id: why for id, why in self.failing.items() if id not in well}

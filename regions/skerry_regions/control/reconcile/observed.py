@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from skerry_regions.control.desired.desired import Desired, Record
@@ -26,6 +26,7 @@ from skerry_regions.control.desired.statuses import (
     RegionStatus,
 )
 from skerry_regions.control.desired.views import NodeView, ResourceFailure, rfc3339
+from skerry_regions.control.errors import Conflict, UnknownResource
 from skerry_regions.control.planning.launcher import (
     DNS,
     RELAYS,
@@ -113,6 +114,16 @@ def node_views(groups: Mapping[str, Group], running: Iterable[RunningProcess]) -
             )
         )
     return views
+
+
+def drainable(views: Iterable[NodeView], here: Container[str], id: str) -> NodeView:
+    """Return the node or edge of an id, if it is `here`. Raises UnknownResource or Conflict."""
+    for view in views:
+        if view.id == id and view.kind in ("node", "edge"):
+            if id not in here:
+                raise Conflict(f"{id} runs on a machine that joined: end it there, by SIGTERM")
+            return view
+    raise UnknownResource(f"there is no node or edge {id}")
 
 
 # --- pools and edge nodes ------------------------------------------------------------------------

@@ -51,13 +51,13 @@ from skerry_regions.control.reconcile.failures import Failures
 from skerry_regions.control.reconcile.first_start import FirstStart
 from skerry_regions.control.reconcile.observed import (
     Picture,
+    drainable,
     node_views,
     resource_failures,
     resource_of,
     statuses,
 )
 from skerry_regions.control.reconcile.scaling import PoolScales
-from skerry_regions.process.backoff import RestartPolicy
 from skerry_regions.registry import Member
 
 LOOK_SECONDS = 0.5
@@ -85,8 +85,7 @@ class Reconciler:
         joined: JoinedRunning = lambda members: [],
         first_start: FirstStart | None = None,
     ) -> None:
-        """`wake` is set by whoever has changed something: it need not wait for the next look.
-        `first_start` is for who waits until all is ready."""
+        """`wake` is set by whoever has changed something: it need not wait for the next look."""
         self._joined_of = joined
         self._joined: list[RunningProcess] = []  # what runs on machines that joined
         self._store = store
@@ -106,7 +105,7 @@ class Reconciler:
         self._looked_at = self._clock()
         self._ending_at: float | None = None
         self._outdated: set[int] = set()  # pids of processes that are to be replaced
-        self._first_start = first_start
+        self._first_start = first_start  # of whoever waits until all is ready
 
     # --- what others see -------------------------------------------------------------------------
 
@@ -161,6 +160,13 @@ class Reconciler:
         running = self._observation.running.values()
         self._outdated = {process.pid for process in running if process.kind == "edge"}
         self._wake.set()
+
+    def drain(self, id: str) -> NodeView:
+        """Replace a process: when its successor is ready, it drains. Raises ControlError."""
+        view = drainable(self.nodes(), self._observation.running, id)
+        self._outdated.add(view.pid)
+        self._wake.set()
+        return view
 
     async def _try_step(self) -> None:
         self._wake.clear()
@@ -278,12 +284,7 @@ class Reconciler:
         remove_ended(self._store, desired, {process.owner for process in processes})
 
     def _tell(self, desired: Desired) -> None:
-        ready = {
-            process.owner
-            for process in self._observation.running.values()
-            if process.state == "ready" and process.seconds > RestartPolicy().steady
-        }
-        self.failures.recovered(ready)
+        self.failures.recovered(self._observation.running.values())
         picture = Picture(
             desired=desired,
             groups=self._groups,

@@ -1,7 +1,7 @@
-// The edge, as whoever is logged in: a cookie that no script reads, and a header that no other page sends.
+// Who serves the console, as whoever is logged in: a cookie that no script reads, and a header that no other page sends.
 const HEADERS = { "x-skerry-console": "1" };
 
-/** What the edge said went wrong: its sentence, not our guess. */
+/** What it said went wrong: its sentence, not our guess. */
 export class Refused extends Error {
   constructor(message, status, param) {
     super(message);
@@ -11,7 +11,9 @@ export class Refused extends Error {
 }
 
 /** Who is logged in, and what there is to call; set by `session` and `login`. */
-export const me = { account: "", role: null, scopes: [], models: [], holder: "", edge: "", version: "" };
+export const me = { site: "edge", account: "", role: null, scopes: [], models: [], holder: "", edge: "", version: "" };
+
+const server = () => (me.site === "edge" ? "This edge" : "The control plane");
 
 async function send(method, path, body, more = {}) {
   const content = body === undefined ? {} : { "content-type": "application/json" };
@@ -27,7 +29,7 @@ async function send(method, path, body, more = {}) {
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refused("This edge does not answer. Is it still running?", 0);
+    throw new Refused(`${server()} does not answer. Is it still running?`, 0);
   }
   if (!reply.ok) throw await refusal(reply);
   return reply;
@@ -35,7 +37,7 @@ async function send(method, path, body, more = {}) {
 
 async function refusal(reply) {
   const told = await reply.json().catch(() => ({}));
-  const message = told.error?.message ?? told.errors?.[0]?.message ?? `The edge answered ${reply.status}.`;
+  const message = told.error?.message ?? told.errors?.[0]?.message ?? `${server()} answered ${reply.status}.`;
   const isLogin = new URL(reply.url).pathname === "/console/login";
   if (reply.status === 401 && !isLogin) dispatchEvent(new Event("loggedout"));
   return new Refused(message, reply.status, told.error?.param);
@@ -61,6 +63,9 @@ export const apiPath = (path) => `/console/api/client/v4/accounts/${me.account}/
 export const call = (path, body, more) => send("POST", apiPath(path), body, more);
 
 export const download = (path) => send("GET", apiPath(path));
+/** A call of the control plane's API, and its answer. */
+export const control = (method, path, body, headers) =>
+  send(method, `/console/api/control/v1${path}`, body, { headers }).then((reply) => reply.json());
 
 export const stream = (view, signal) => send("GET", `/console/live?view=${view}`, undefined, { signal });
 

@@ -47,6 +47,8 @@ const PATHS = {
   models: "M12 3l8 4.5v9L12 21l-8-4.5v-9zM4 7.5l8 4.5 8-4.5M12 12v9",
   usage: "M4 20V10h4v10zM10 20V4h4v16zM16 20v-7h4v7z",
   batches: "M4 4h16v4H4zM4 10h16v4H4zM4 16h9v4H4z",
+  control: "M12 3v18M3 12h18M6 6l12 12M18 6L6 18M12 8a4 4 0 1 1 0 8 4 4 0 0 1 0-8z",
+  audit: "M6 3h12v18H6zM9 8h6M9 12h6M9 16h4",
   sun: "M12 8a4 4 0 1 1 0 8 4 4 0 0 1 0-8zM12 2v2M12 20v2M2 12h2M20 12h2M5 5l1.4 1.4M17.6 17.6L19 19"
     + "M5 19l1.4-1.4M17.6 6.4L19 5",
   out: "M10 4H5v16h5M14 8l5 4-5 4M19 12H9",

@@ -9,6 +9,8 @@ const PAGES = [
   { id: "models", name: "Models", key: "o", question: "What can be asked, and what does it take?" },
   { id: "usage", name: "Usage & caps", key: "u", question: "Who spent what?" },
   { id: "batches", name: "Batches", key: "b", question: "What waits, and what came of it?" },
+  { id: "control", site: "control", name: "Control plane", key: "c", question: "Is what runs what is wanted?" },
+  { id: "audit", site: "control", name: "Audit", key: "a", question: "Who did what?" },
 ];
 const root = document.documentElement;
 const main = $("#main");
@@ -19,11 +21,19 @@ let turn = 0; // of the page that was wanted last
 
 // --- the shell ----------------------------------------------------------------------------------
 
-const links = PAGES.map((each) =>
-  h("a", { href: `/console/${each.id}`, data: { page: each.id }, "aria-keyshortcuts": `g ${each.key}` },
-    icon(each.id), h("span", {}, each.name)));
+let links = [];
 const who = h("div", { class: "who" });
-$(".nav").append(...links);
+
+/** The pages of whoever serves this console: an edge, or the control plane. */
+const offered = () => PAGES.filter((each) => (each.site ?? "edge") === me.site);
+
+function offer() {
+  links = offered().map((each) =>
+    h("a", { href: `/console/${each.id}`, data: { page: each.id }, "aria-keyshortcuts": `g ${each.key}` },
+      icon(each.id), h("span", {}, each.name)));
+  $(".nav").replaceChildren(...links);
+}
+
 $(".rail-foot").append(
   h("button", { type: "button", class: "quiet", on: { click: theme } }, icon("sun"), h("span", {}, "Day / night")),
   h("button", { type: "button", class: "quiet", id: "logout", on: { click: leave } }, icon("out"), h("span", {}, "Log out")),
@@ -46,7 +56,7 @@ async function leave() {
 
 function wanted() {
   const [id, ...rest] = location.pathname.slice("/console/".length).split("/");
-  return { entry: PAGES.find((each) => each.id === id) ?? PAGES[0], rest: rest.join("/") };
+  return { entry: offered().find((each) => each.id === id) ?? offered()[0], rest: rest.join("/") };
 }
 
 export function go(path) {
@@ -63,7 +73,7 @@ async function show() {
     module = await import(`./pages/${entry.id}.js`);
   } catch {
     main.replaceChildren(notice("error", "This page is of an older version",
-      "The edge was updated since it was loaded.",
+      "What serves it was updated since it was loaded.",
       h("button", { type: "button", class: "primary", on: { click: () => location.reload() } }, "Load it again")));
     return;
   }
@@ -145,7 +155,9 @@ async function enter(credentials, failed) {
 
 function welcome() {
   delete root.dataset.out;
-  who.replaceChildren(h("b", {}, me.role ?? "no role"), h("span", {}, `account ${me.account.slice(0, 8)}… · edge ${me.edge || "?"}`));
+  offer();
+  who.replaceChildren(h("b", {}, me.role ?? "no role"),
+    h("span", {}, `account ${me.account.slice(0, 8)}… · ${me.site === "edge" ? `edge ${me.edge || "?"}` : "control plane"}`));
   show();
 }
 
@@ -175,8 +187,8 @@ async function begin() {
 
 // --- keys ---------------------------------------------------------------------------------------
 
-const KEYS = [
-  [["g", ...PAGES.map((each) => each.key)], `then: ${PAGES.map((each) => each.name).join(", ")}`],
+const keys = () => [
+  [["g", ...offered().map((each) => each.key)], `then: ${offered().map((each) => each.name).join(", ")}`],
   [["/"], "filter (requests)"], [["j", "k"], "next, previous row"], [["Enter"], "open the row"], [["."], "pause, go on"],
   [["n"], "day, night"], [["?"], "these keys"], [["Esc"], "leave a field, close what is open"],
   [["Ctrl", "Enter"], "run (playground)"], [["Ctrl", "Shift", "Enter"], "replay with the same seed"],
@@ -190,7 +202,7 @@ addEventListener("keydown", (event) => {
   if (field || !plain || setting("keys") === "off" || "out" in root.dataset) { page?.key?.(event, true); return; }
   if (after && event.timeStamp - after < 1500) {
     after = 0;
-    const to = PAGES.find((each) => each.key === event.key);
+    const to = offered().find((each) => each.key === event.key);
     if (to) { go(`/console/${to.id}`); return; }
   }
   if (event.key === "g") after = event.timeStamp;
@@ -203,7 +215,7 @@ function help() {
   const on = h("input", { type: "checkbox", checked: setting("keys") !== "off",
     on: { change: (event) => setting("keys", event.target.checked ? "on" : "off") } });
   dialog("Keys", h("div", {},
-    h("dl", { class: "keys" }, KEYS.map(([keys, word]) =>
+    h("dl", { class: "keys" }, keys().map(([keys, word]) =>
       [h("dt", {}, keys.map((key) => [h("kbd", {}, key), " "])), h("dd", {}, word)])),
     h("label", { class: "check" }, on, "Single keys are shortcuts")), h("button", { class: "primary" }, "Close"));
 }

@@ -33,7 +33,7 @@ export function mount(main, chosen) {
         h("p", { class: "hint" }, "Busy is since the last look, half a second ago; KV of the blocks in memory; hits of the prompts' tokens since the node began. Of other regions an edge knows no single node."))),
     h("section", { class: "stack", "aria-label": "Regions" }, h("div", { class: "tools" }, h("h2", {}, "Regions"), h("span", { class: "hint" }, "as this edge sees them"), age),
       table(["Region", "State", "Trip", "Queue", "Nodes"], regionRows, "Table of regions"),
-      h("p", { class: "hint" }, "To take a region or an edge out of work, have the control plane drain it: ", h("code", {}, "skerry apply"), " with ", h("code", {}, "draining: true"), ".")));
+      h("p", { class: "hint" }, "Regions, edges and nodes are drained at the control plane, whose console ", h("code", {}, "skerry console --control"), " opens.")));
   main.append(waiting, board);
 
   function soon() {
