@@ -170,6 +170,51 @@ def test_a_conversation_goes_on_at_an_edge_of_another_home(
         machine.stop()
 
 
+def test_a_batch_is_polled_and_read_at_an_edge_of_another_home(
+    tmp_path: Path, default_model: ModelFiles, servers: NatsCluster
+) -> None:
+    homes = TwoHomes(tmp_path, default_model, servers)
+    one, other = (
+        httpx.Client(
+            base_url=f"{url}/client/v4/accounts/{homes.account}/ai/v1/",
+            headers={"authorization": f"Bearer {homes.token}"},
+            timeout=60,
+        )
+        for url in homes.urls
+    )
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "x"}], "max_tokens": 4}
+    asked = [
+        {"custom_id": f"c{i}", "method": "POST", "url": "/v1/chat/completions", "body": body}
+        for i in range(8)
+    ]
+    content = "\n".join(json.dumps(each) for each in asked).encode()
+    uploaded = one.post("files", data={"purpose": "batch"}, files={"file": content}).json()
+    wanted = {
+        "input_file_id": uploaded["id"],
+        "endpoint": "/v1/chat/completions",
+        "completion_window": "24h",
+    }
+    key = {"idempotency-key": "k"}
+    taken = one.post("batches", json=wanted, headers=key)
+    assert taken.status_code == 200, taken.text
+    id = taken.json()["id"]
+    assert other.post("batches", json=wanted, headers=key).json()["id"] == id
+    until(lambda: other.get(f"batches/{id}").json()["status"] == "completed")
+    batch = other.get(f"batches/{id}").json()
+    assert batch["request_counts"] == {"total": 8, "completed": 8, "failed": 0}
+    rows = other.get(f"files/{batch['output_file_id']}/content").text.splitlines()
+    assert sorted(json.loads(row)["custom_id"] for row in rows) == [f"c{i}" for i in range(8)]
+    assert [each["id"] for each in other.get("batches").json()["data"]] == [id]
+    for home in (homes.one, homes.other):
+        [row] = home("batch", "list").stdout.splitlines()[1:]
+        assert row.split()[:4] == [id, "completed", "8", "8"]
+        assert not (home.home / "queue.db").exists()
+    for client in (one, other):
+        client.close()
+    for machine in (*homes.edges, homes.node):
+        machine.stop()
+
+
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[NatsCluster]:
     cluster = NatsCluster(tmp_path / "nats", size=1)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from skerry.errors import SkerryError
 from skerry_cli.home.errors import CannotStart
+from skerry_cli.home.shared_state import open_queue
 from skerry_cli.home.state import Config, Home, read_config, write_config
 from skerry_edge.api import cors
 from skerry_edge.gate.token_audit import TokenAudit
@@ -35,7 +36,6 @@ from skerry_edge.text.encoder import EncoderText
 from skerry_edge.text.model import TextModel
 from skerry_edge.text.template import TemplateError
 from skerry_regions.address import LOOPBACK
-from skerry_regions.drivers.sqlite_queue import SqliteQueue
 from skerry_regions.known_hosts import hosts_of
 from skerry_regions.models.catalog import Catalog, CatalogError, ModelSpec, is_packaged
 from skerry_regions.models.model_files import ModelFiles
@@ -141,9 +141,9 @@ def default_models(catalog: Catalog, store: ModelStore) -> list[str]:
 
 
 def open_batches(home: Home, state: JetStream | None) -> Batches:
-    """Return the home's queue, and the files of the home or of `state`'s servers; what is in the
-    home is made when it is first needed. With `state`: on its event loop."""
-    return Batches(queue=SqliteQueue(home.queue), files=_open_files(home, state))
+    """Return the queue and the files of the home, made when they are first needed, or those on
+    `state`'s servers. With `state`: on its event loop."""
+    return Batches(queue=open_queue(home, state), files=_open_files(home, state))
 
 
 def _open_files(home: Home, state: JetStream | None) -> Files:

@@ -1,11 +1,12 @@
-"""Where a process finds what others share: the registry, and the state of the platform.
+"""Where a process finds what others share: the registry, the queue, and the platform's state.
 
-Both are files of the home, unless SKERRY_REGISTRY or SKERRY_STATE names NATS servers. A topology's
+All are files of the home, unless SKERRY_REGISTRY or SKERRY_STATE names NATS servers. A topology's
 `state` is written down in the home, so that every command of it goes by the same one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING
 
 from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.state import Home, replace_private
+from skerry_regions.drivers.sqlite_queue import SqliteQueue
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
+from skerry_regions.queue import Queue
 from skerry_regions.registry import Registry, RegistryUnavailable
 from skerry_regions.state_url import SQLITE, StateURL
 
@@ -38,6 +41,18 @@ def open_registry(home: Home, environ: Mapping[str, str]) -> Registry:
             f"{VARIABLE} names a NATS server: `pip install '.[nats]'` in Skerry's repository first"
         ) from None
     return NatsRegistry(url)
+
+
+def open_queue(home: Home, state: JetStream | None) -> Queue:
+    """Return the queue of the home, or of all edges of its zone on `state`'s servers: then on its
+    event loop, for calls from other threads."""
+    if state is None:
+        return SqliteQueue(home.queue)
+    from skerry_regions.drivers.jetstream.queue.nats_queue import NatsQueue
+    from skerry_regions.drivers.jetstream.stream import KeyedStream
+    from skerry_regions.drivers.jetstream.tables import BATCHES
+
+    return NatsQueue(KeyedStream(state, BATCHES, home.zone), asyncio.get_running_loop())
 
 
 def chosen_state(home: Home, environ: Mapping[str, str]) -> StateURL | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection
 
+from skerry_regions.drivers.queue_bounds import check_result
 from skerry_regions.drivers.queue_file import HELD, RECORD, QueueFile, record_of
 from skerry_regions.queue import (
     LEASE_SECONDS,
@@ -94,10 +95,7 @@ class QueueWork(QueueFile):
         return frozenset(number for (number,) in rows)
 
     def settle(self, claim: Claim, state: Settled, result: bytes) -> bool:
-        if len(result) > self._limits.result_bytes:
-            raise ValueError(
-                f"a result of {len(result)} bytes, at most {self._limits.result_bytes}"
-            )
+        check_result(self._limits, result)
         with self._file.transaction() as database:
             held = database.execute(
                 f"SELECT batch, length(payload) FROM items WHERE {HELD}",

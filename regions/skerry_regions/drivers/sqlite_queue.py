@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
+from skerry_regions.drivers.queue_bounds import check_stored, check_waiting, submission_bytes
 from skerry_regions.drivers.queue_file import RECORD, one_record, record_of
 from skerry_regions.drivers.queue_work import QueueWork
 from skerry_regions.queue import (
@@ -13,7 +14,6 @@ from skerry_regions.queue import (
     KeyInUse,
     NewBatch,
     NewItem,
-    QueueRefused,
 )
 
 
@@ -21,7 +21,7 @@ class SqliteQueue(QueueWork):
     """See `Queue`; here is the tenants' side."""
 
     def submit(self, batch: NewBatch, items: Sequence[NewItem]) -> BatchRecord:
-        size = self._check(batch, items)
+        size = submission_bytes(self._limits, batch, items)
         now = self._wall_clock()
         with self._file.transaction() as database:
             if batch.key is not None:
@@ -125,20 +125,6 @@ class SqliteQueue(QueueWork):
                 )
         return revived
 
-    def _check(self, batch: NewBatch, items: Sequence[NewItem]) -> int:
-        """Return bytes of a submission whose parts are within bounds. Raises QueueRefused."""
-        limits = self._limits
-        if len(items) > limits.batch_items:
-            raise QueueRefused(f"a batch has at most {limits.batch_items} requests")
-        if len(batch.meta) > limits.meta_bytes:
-            raise QueueRefused(f"what a batch says of itself has at most {limits.meta_bytes} bytes")
-        for index, item in enumerate(items):
-            if len(item.payload) > limits.payload_bytes:
-                raise QueueRefused(
-                    f"request {index} has {len(item.payload)} bytes, at most {limits.payload_bytes}"
-                )
-        return sum(len(item.payload) for item in items)
-
     def _check_waiting(self, database: sqlite3.Connection, tenant: str, num_items: int) -> None:
         """Raises QueueRefused when so many more may not wait."""
         (waiting,) = database.execute(
@@ -146,21 +132,11 @@ class SqliteQueue(QueueWork):
             " WHERE tenant = ? AND ended IS NULL",
             (tenant,),
         ).fetchone()
-        if waiting + num_items > self._limits.tenant_waiting:
-            raise QueueRefused(
-                f"{waiting} requests wait already, and with these {num_items} they would be more "
-                f"than {self._limits.tenant_waiting}",
-                is_full=True,
-            )
+        check_waiting(self._limits, waiting, num_items)
 
     def _check_stored(self, database: sqlite3.Connection, tenant: str, size: int) -> None:
         """Raises QueueRefused when so many more bytes may not be stored."""
         (stored,) = database.execute(
             "SELECT COALESCE(SUM(bytes), 0) FROM batches WHERE tenant = ?", (tenant,)
         ).fetchone()
-        if stored + size > self._limits.tenant_bytes:
-            raise QueueRefused(
-                f"requests and results take {stored} bytes already, and with these {size} they "
-                f"would be more than {self._limits.tenant_bytes}",
-                is_full=True,
-            )
+        check_stored(self._limits, stored, size)

@@ -17,8 +17,9 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
-from skerry.errors import SkerryError
+from skerry.errors import SkerryError, Unavailable
 from skerry_edge.api.batch.execution import Answered
 from skerry_edge.api.batch.wire import encode_reply
 from skerry_edge.ledger.batches import Batches
@@ -190,12 +191,23 @@ class Dispatcher:
             case Settle(state):
                 self._count(claim.model, state)
                 reply = encode_reply(answered.reply)
-                await asyncio.to_thread(self._queue.settle, claim, state, reply)
+                await self._report(partial(self._queue.settle, claim, state, reply))
             case Defer(seconds, counts):
                 self._count(claim.model, "deferred")
                 if not counts:
                     self._paused_until = self._clock() + RENEW_SECONDS
-                await asyncio.to_thread(self._queue.defer, claim, seconds, counts=counts)
+                await self._report(partial(self._queue.defer, claim, seconds, counts=counts))
+
+    async def _report(self, report: Callable[[], bool]) -> None:
+        """Have the queue know what came of an item, if need be once it can be used again. When
+        another worker has it by then, this one's is broken off."""
+        while True:
+            try:
+                await asyncio.to_thread(report)
+            except Unavailable:
+                await asyncio.sleep(RENEW_SECONDS)
+            else:
+                return
 
     def _close_ended(self) -> None:
         for record in self._queue.ended():

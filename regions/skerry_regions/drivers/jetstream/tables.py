@@ -45,10 +45,18 @@ USAGE = StreamSpec(
     max_age_seconds=90 * DAY_SECONDS,
     discard="old",
 )
+BATCHES = StreamSpec(
+    table="batches",  # see `drivers.jetstream.queue.batch_table`
+    max_bytes=GIB,
+    max_message_bytes=320 * 1024,
+    is_durable=True,
+    is_immutable=True,
+    is_atomic=True,
+)
 
 OF_PLATFORM = (MONEY,)
 """Streams of which a platform has one each, in the zone `global`: they have no content."""
-OF_ZONE = (RESPONSES, IDEMPOTENCY, FILES, USAGE)
+OF_ZONE = (RESPONSES, IDEMPOTENCY, FILES, USAGE, BATCHES)
 """Streams that every zone has."""
 
 

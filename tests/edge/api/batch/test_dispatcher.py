@@ -17,7 +17,7 @@ from skerry_edge.api.batch.wire import Reply, decode_reply
 from skerry_edge.ledger.batches import Batches, BatchLimits
 from skerry_edge.ledger.file_store import FileStore
 from skerry_regions.drivers.sqlite_queue import SqliteQueue
-from skerry_regions.queue import BatchRecord, Claim, NewBatch, NewItem
+from skerry_regions.queue import BatchRecord, Claim, NewBatch, NewItem, Settled
 
 MODEL = "m"
 
@@ -282,5 +282,30 @@ def test_work_goes_on_after_a_failure(
         async with dispatching(platform):
             await platform.ended.wait()
         assert "batches wait" in caplog.text
+
+    play(tmp_path, limits, act)
+
+
+def test_an_answer_is_kept_until_the_queue_can_be_used(
+    tmp_path: Path, limits: BatchLimits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def act(platform: Platform) -> None:
+        settle, failures, attempts = platform.queue.settle, [Unavailable("away")], list[int]()
+
+        def fail_once(claim: Claim, state: Settled, result: bytes) -> bool:
+            if failures:
+                raise failures.pop()
+            return settle(claim, state, result)
+
+        def answer(claim: Claim) -> Answered:
+            attempts.append(claim.attempt)
+            return answered()
+
+        monkeypatch.setattr(platform.queue, "settle", fail_once)
+        platform.script = answer
+        await platform.submit(2)
+        async with dispatching(platform):
+            await platform.ended.wait()
+        assert attempts == [1, 1]
 
     play(tmp_path, limits, act)

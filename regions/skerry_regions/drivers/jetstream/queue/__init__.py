@@ -1,0 +1,1 @@
+"""The batch queue that all edges of a zone share."""

@@ -1,0 +1,265 @@
+"""The batch queue of a zone's edges: records in a stream of JetStream."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import uuid
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+from skerry.errors import Unavailable
+from skerry_regions.drivers.jetstream.queue.batch_state import (
+    BatchHeader,
+    BatchState,
+    ItemOutcome,
+    decode_outcome,
+    decode_state,
+    done_items,
+    encode,
+    record_of,
+    with_end,
+    with_revived,
+)
+from skerry_regions.drivers.jetstream.queue.batch_table import (
+    ATTEMPTS,
+    CHANGE_SECONDS,
+    DONE,
+    key_key,
+    listed_key,
+    markers,
+)
+from skerry_regions.drivers.jetstream.queue.batch_work import BatchWork
+from skerry_regions.drivers.jetstream.specs import key_of
+from skerry_regions.drivers.jetstream.stream import RevisionConflict, Stored, Write
+from skerry_regions.drivers.jetstream.values import PIECE_BYTES, each_of, write_value
+from skerry_regions.drivers.queue_bounds import submission_bytes
+from skerry_regions.queue import (
+    BatchRecord,
+    ItemResult,
+    ItemState,
+    KeyInUse,
+    NewBatch,
+    NewItem,
+    QueueRefused,
+)
+
+FULL_SHARE = 0.7  # of the stream: what is left is for results
+SUBMIT_SECONDS = 900.0  # that one submission may take; one that died is swept after an hour
+
+
+class BatchKey(Struct, frozen=True):
+    """What lies under an idempotency key."""
+
+    batch: str
+    fingerprint: bytes
+
+
+_keys = msgspec.msgpack.Decoder(BatchKey).decode
+_references = msgspec.msgpack.Decoder(tuple[str | None, ...]).decode
+
+
+class NatsQueue(BatchWork):
+    """See `Queue`; here is the tenants' side."""
+
+    def submit(self, batch: NewBatch, items: Sequence[NewItem]) -> BatchRecord:
+        size = submission_bytes(self._limits, batch, items)
+        return self._wait(self._submit(batch, items, size))
+
+    async def _submit(self, batch: NewBatch, items: Sequence[NewItem], size: int) -> BatchRecord:
+        """Write all that a batch is of, and its record last."""
+        known = await self._of_key(batch)
+        if known is not None:
+            return known
+        await self._with_totals(batch.tenant, len(items), size)  # may it be stored?
+        await self._check_room(size)
+        content, now = uuid.uuid4().hex, self._wall_clock()
+        begun = Write(f"s.{content}", repr(now).encode(), 0)
+        marker = await self._stream.write(begun, seconds=CHANGE_SECONDS)
+        await self._write_content(content, batch, items)
+        if self._wall_clock() >= now + SUBMIT_SECONDS:
+            raise Unavailable("The batch took too long to be stored.")
+        return await self._commit(batch, items, size, content, marker)
+
+    async def _of_key(self, batch: NewBatch) -> BatchRecord | None:
+        """Return the batch of an idempotency key. Raises `KeyInUse`."""
+        stored = await self._stored_key(batch)
+        if stored is None:
+            return None
+        known = _keys(stored.data)
+        if known.fingerprint != batch.fingerprint:
+            raise KeyInUse(f"the key {batch.key!r} belongs to a batch of other items")
+        found = await self._state(known.batch)
+        return None if found is None else await self._record(found[0])
+
+    async def _stored_key(self, batch: NewBatch) -> Stored | None:
+        if batch.key is None:
+            return None
+        return await self._stream.last(key_key(batch.tenant, batch.key))
+
+    async def _check_room(self, size: int) -> None:
+        state = await self._stream.state()
+        if state.num_bytes + size > FULL_SHARE * state.max_bytes:
+            raise QueueRefused("the batches of all tenants take all the room", is_full=True)
+
+    async def _write_content(self, content: str, batch: NewBatch, items: Sequence[NewItem]) -> None:
+        blocks = _blocks(items)
+        header = BatchHeader(
+            batch.token, batch.target, batch.meta, tuple(first for first, _ in blocks)
+        )
+        for number, (_, payloads) in enumerate(blocks):
+            await self._write_value(f"i.{content}.{number}", encode(payloads))
+        await self._write_value(f"n.{content}", encode([item.reference for item in items]))
+        await self._write_value(f"h.{content}", encode(header))
+
+    async def _write_value(self, key: str, value: bytes) -> None:
+        await write_value(self._stream, key, value, seconds=CHANGE_SECONDS)
+
+    async def _commit(
+        self, batch: NewBatch, items: Sequence[NewItem], size: int, content: str, marker: int
+    ) -> BatchRecord:
+        """Have a batch known whose items are there."""
+        key = "" if batch.key is None else key_key(batch.tenant, batch.key)
+        for _ in range(ATTEMPTS):
+            now, count = self._wall_clock(), len(items)
+            state = BatchState(
+                id=batch.id, tenant=batch.tenant, kind=batch.kind, model=batch.model, key=key,
+                content=content, total=count, num_bytes=size, waiting_bytes=size,
+                number=(await self._stream.state()).last_sequence, created_at=now,
+                expires_at=now + batch.window_seconds, window_seconds=batch.window_seconds,
+                ended_at=None if items else now, ending=None if items else "completed",
+                changes=(secrets.token_bytes(6),),
+            )  # fmt: skip
+            writes = [
+                *await self._with_totals(batch.tenant, count, size),
+                Write(f"s.{content}", DONE, marker),
+                *markers(None, state),
+                Write(listed_key(state), b"1"),
+            ]
+            if key:
+                named = encode(BatchKey(batch.id, batch.fingerprint))
+                writes.append(Write(key, named, 0))
+            writes.append(Write(f"b.{key_of(batch.id)}", encode(state), 0))
+            try:
+                await self._together(writes)
+            except RevisionConflict:
+                found = await self._state(batch.id)
+                if found is None or found[0].content != content:
+                    if (known := await self._of_key(batch)) is not None:
+                        return known
+                    if found is not None:
+                        raise Unavailable(f"There is a batch {batch.id} already.") from None
+                    continue  # the tenant's totals are others by now
+                state = found[0]
+            with contextlib.suppress(Unavailable):  # then it is swept later
+                await self._stream.delete(f"s.{content}")
+            return record_of(state, batch.meta)
+        raise Unavailable("The tenant's batches are changed by too many at once.")
+
+    def batch(self, tenant: str | None, id: str) -> BatchRecord | None:
+        return self._wait(self._batch(tenant, id))
+
+    async def _batch(self, tenant: str | None, id: str) -> BatchRecord | None:
+        found = await self._state(id)
+        if found is None or tenant not in (None, found[0].tenant):
+            return None
+        return await self._record(found[0])
+
+    def batches(
+        self, *, tenant: str | None = None, kind: str | None = None,
+        after: str | None = None, limit: int = 100,
+    ) -> list[BatchRecord]:  # fmt: skip
+        return self._wait(self._batches(tenant, kind, after, limit))
+
+    async def _batches(
+        self, tenant: str | None, kind: str | None, after: str | None, limit: int
+    ) -> list[BatchRecord]:
+        chosen = "*" if tenant is None else key_of(tenant)
+        listed = [key.split(".") for key in await self._stream.keys(f"x.{chosen}.*.*")]
+        ids = [id for *_, id in sorted(listed, key=lambda parts: parts[2:], reverse=True)]
+        if after is not None:
+            place = key_of(after)
+            ids = ids[ids.index(place) + 1 :] if place in ids else []
+        records: list[BatchRecord] = []
+        while ids and len(records) < limit:
+            some, ids = ids[:limit], ids[limit:]
+            for stored in await each_of([f"b.{id}" for id in some], self._stream.last):
+                if stored is not None and stored.data:
+                    state = decode_state(stored.data)
+                    if kind in (None, state.kind) and len(records) < limit:
+                        records.append(await self._record(state))
+        return records
+
+    def results(self, batch: str, *, after: int = -1, limit: int = 100) -> list[ItemResult]:
+        return self._wait(self._results(batch, after, limit))
+
+    async def _results(self, batch: str, after: int, limit: int) -> list[ItemResult]:
+        found = await self._state(batch)
+        if found is None:
+            return []
+        state = found[0]
+        items = done_items(state, after, limit)
+        references = _references(await self._value(f"n.{state.content}")) if items else ()
+
+        async def result(item: tuple[int, bool]) -> ItemResult:
+            index, has_result = item
+            item_state: ItemState = "cancelled" if state.ending == "cancelled" else "expired"
+            data = b""
+            if has_result:
+                outcome = await self._outcome(state, index)
+                item_state, data = outcome.state, outcome.result
+                if outcome.apart:
+                    data = await self._value(outcome.apart)
+            return ItemResult(
+                index=index, reference=references[index], state=item_state, result=data
+            )
+
+        return await each_of(items, result)
+
+    async def _outcome(self, state: BatchState, index: int) -> ItemOutcome:
+        stored = await self._stream.last(f"r.{state.content}.{index}")
+        if stored is None:
+            raise Unavailable(f"{self._stream.name} has lost a result of {state.id}.")
+        return decode_outcome(stored.data)
+
+    def cancel(self, tenant: str, id: str) -> BatchRecord | None:
+        return self._wait(self._cancel(tenant, id))
+
+    async def _cancel(self, tenant: str, id: str) -> BatchRecord | None:
+        def decide(state: BatchState) -> tuple[BatchState, Sequence[Write]] | None:
+            if state.tenant != tenant or state.ending:
+                return None
+            return with_end(state, "cancelled", self._wall_clock()), ()
+
+        await self._change(id, decide)
+        return await self._batch(tenant, id)
+
+    def retry(self, tenant: str, id: str) -> int:
+        return self._wait(self._retry(tenant, id))
+
+    async def _retry(self, tenant: str, id: str) -> int:
+        revived = 0
+
+        def decide(state: BatchState) -> tuple[BatchState, Sequence[Write]] | None:
+            nonlocal revived
+            if state.tenant != tenant or state.ending not in (None, "completed") or not state.dead:
+                return None
+            revived = state.dead
+            return with_revived(state, self._wall_clock()), ()
+
+        return 0 if await self._change(id, decide) is None else revived
+
+
+def _blocks(items: Sequence[NewItem]) -> list[tuple[int, list[bytes]]]:
+    """Return payloads in blocks of about one message, each with the index of its first."""
+    blocks: list[tuple[int, list[bytes]]] = []
+    size = PIECE_BYTES
+    for index, item in enumerate(items):
+        if size + len(item.payload) > PIECE_BYTES - 4096:
+            blocks.append((index, []))
+            size = 0
+        blocks[-1][1].append(item.payload)
+        size += len(item.payload) + 5
+    return blocks
