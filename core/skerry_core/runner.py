@@ -71,7 +71,8 @@ class RunnerSetup:
     threads: int
     cache_dir: Path
     progress: Progress
-    floats: str | None = None  # what matrices of floats are kept in, of a kind that quantises
+    floats: str | None = None  # what matrices of floats are kept in; None, or by a name of the kind
+    kv: str | None = None  # the same of KV
 
 
 class ModelRunner(Protocol):

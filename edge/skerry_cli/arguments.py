@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 else:
     Commands = argparse.Action  # generic for type checkers only
 
-from skerry.runners import FloatsForm
+from skerry.runners import FloatsForm, KVForm
 from skerry_regions.known_hosts import hosts_of
 from skerry_regions.spec_types import DEFAULT_CONSOLE
 from skerry_regions.zones import GLOBAL, is_zone
@@ -56,12 +56,18 @@ def add_residency(parser: argparse.ArgumentParser, *, of: str = "its region") ->
     )
 
 
-def add_weights(parser: argparse.ArgumentParser) -> None:
+def add_forms(parser: argparse.ArgumentParser) -> None:
+    """Add what weights and KV are kept in."""
     parser.add_argument(
         "--weights",
         choices=get_args(FloatsForm),
         help="what floats of weight files are kept in (default, on numba: q8_0 for safetensors, "
-        "keep for GGUF)",
+        "keep for GGUF; int8, int4 and fp8 are of torch on a GPU)",
+    )
+    parser.add_argument(
+        "--kv",
+        choices=get_args(KVForm),
+        help="what KV is kept in, by torch on a GPU (default: bfloat16)",
     )
 
 

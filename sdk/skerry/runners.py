@@ -7,14 +7,16 @@ opens, and its libraries, when one is requested. A new kind is an entry here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 RunnerName = Literal["numba", "torch", "torch-deterministic", "jax", "toy"]
 
 
-FloatsForm = Literal["keep", "q8_0", "q4_1", "q4_0"]
+FloatsForm = Literal["keep", "q8_0", "q4_1", "q4_0", "int8", "int4", "fp8"]
 """In what a runner keeps matrices that a weight file holds as floats."""
+KVForm = Literal["int8", "fp8"]
+"""In what a runner keeps KV, if not in the dtype of its activations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,17 +26,25 @@ class RunnerKind:
     extra: str  # of this distribution, which brings what the kind needs
     options: Mapping[str, object] = field(default_factory=dict[str, object])
     """What `from_setup` is given besides."""
-    quantizes: bool = False  # it can keep floats in less
+    floats: tuple[FloatsForm, ...] = ("keep",)
+    kv: tuple[KVForm, ...] = ()
 
 
-_TORCH = "skerry_core.runners.torch_gpu:TorchRunner"
+_TORCH = RunnerKind(
+    opens="skerry_core.runners.torch_gpu:TorchRunner",
+    extra="torch",
+    floats=("keep", "int8", "int4", "fp8"),
+    kv=("int8", "fp8"),
+)
 
 RUNNERS: dict[RunnerName, RunnerKind] = {
     "numba": RunnerKind(
-        opens="skerry_core.runners.numba_cpu:NumbaRunner", extra="core", quantizes=True
+        opens="skerry_core.runners.numba_cpu:NumbaRunner",
+        extra="core",
+        floats=("keep", "q8_0", "q4_1", "q4_0"),
     ),
-    "torch": RunnerKind(opens=_TORCH, extra="torch"),
-    "torch-deterministic": RunnerKind(opens=_TORCH, extra="torch", options={"deterministic": True}),
+    "torch": _TORCH,
+    "torch-deterministic": replace(_TORCH, options={"deterministic": True}),
     "jax": RunnerKind(opens="skerry_core.runners.jax_xla:JaxRunner", extra="jax"),
     "toy": RunnerKind(opens="skerry_core.runners.toy:ToyRunner", extra="core"),
 }

@@ -180,9 +180,11 @@ class TorchRunner:
     @classmethod
     def from_setup(cls, setup: RunnerSetup, *, deterministic: bool = False) -> TorchRunner:
         """Open a model as `open` does."""
+        floats = None if setup.floats == "keep" else setup.floats
         return cls.open(
             setup.weights, **asdict(setup.sizes), threads=setup.threads,
-            deterministic=deterministic,
+            deterministic=deterministic, narrow_kv=cast(Narrow | None, setup.kv),
+            narrow_weights=cast(NarrowWeights | None, floats),
         )  # fmt: skip
 
     @torch.inference_mode()

@@ -18,8 +18,8 @@ from skerry_cli.arguments import (
     add_command,
     add_console,
     add_engine,
+    add_forms,
     add_tls,
-    add_weights,
     byte_size,
     byte_size_or_none,
     count,
@@ -49,7 +49,7 @@ DEFAULTS = {
 }  # fmt: skip
 SINGLE_PROCESS_ONLY = (
     *DEFAULTS, "model", "threads", "memory", "kv_tokens", "file_tier", "pin_share", "streams",
-    "step_tokens", "draft_tokens", "weights", "tls_cert", "tls_key", "console",
+    "step_tokens", "draft_tokens", "weights", "kv", "tls_cert", "tls_key", "console",
 )  # fmt: skip
 STEADY_SECONDS = 60.0  # a restart that loses an engine sooner does not help
 LOG_TAIL = 15  # lines shown when a start in the background fails
@@ -97,7 +97,7 @@ def register(commands: Commands) -> None:
         f"{DEFAULT_FILE_TIER})",
     )
     add_engine(up)
-    add_weights(up)
+    add_forms(up)
     up.add_argument(
         "--runner",
         choices=tuple(RUNNERS),
@@ -199,6 +199,7 @@ def _serve_alone(
             step_tokens=args.step_tokens,
             draft_tokens=args.draft_tokens,
             pin_share=args.pin_share,
+            kv=args.kv,
         ),
     )
     begun = time.monotonic()

@@ -13,8 +13,8 @@ from skerry_cli.arguments import (
     Commands,
     add_command,
     add_engine,
+    add_forms,
     add_residency,
-    add_weights,
     byte_size_or_none,
     count,
     positive_seconds,
@@ -92,7 +92,7 @@ def register(commands: Commands) -> None:
         f"{DEFAULT_FILE_TIER})",
     )
     add_engine(node)
-    add_weights(node)
+    add_forms(node)
     node.add_argument(
         "--address",
         metavar="ADDRESS",
@@ -251,6 +251,7 @@ def _options(
             step_tokens=said("step_tokens"),
             draft_tokens=said("draft_tokens"),
             pin_share=said("pin_share"),
+            kv=said("kv"),
         ),
         floats=said("weights"),
         file_tier_bytes=(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from skerry.runners import RUNNERS, FloatsForm, RunnerName
+from skerry.runners import RUNNERS, FloatsForm, KVForm, RunnerName
 from skerry_core.config import ConfigError, EngineConfig
 from skerry_core.encoder.encoder import Encoder
 from skerry_core.engine.engine import Engine
@@ -48,6 +49,7 @@ class EngineOptions:
     step_tokens: int | None = None  # at most, computed in one step
     draft_tokens: int | None = None  # of a stream in a step; None: none where steps overlap
     pin_share: float | None = None  # of the blocks, that a tenant may pin; None: the engine's
+    kv: KVForm | None = None  # what KV is kept in; None: as activations
 
     def config(self, runner: ModelRunner) -> EngineConfig:
         """Return the limits of an engine on a runner. Raises ConfigError."""
@@ -80,8 +82,8 @@ def open_engine(
 
     A file tier that cannot be used is a warning: it is a cache.
     """
-    if floats not in (None, "keep") and not RUNNERS[runner].quantizes:
-        raise ConfigError(f"the {runner} runner does not quantise: --weights {floats} is of numba")
+    _check_forms(runner, "weights", floats, RUNNERS[runner].floats)
+    _check_forms(runner, "kv", options.kv, RUNNERS[runner].kv)
     opened = _open_runner(
         runner,
         RunnerSetup(
@@ -98,6 +100,7 @@ def open_engine(
             cache_dir=cache_dir,
             progress=progress,
             floats=floats,
+            kv=options.kv,
         ),
     )
     config = options.config(opened)
@@ -127,6 +130,12 @@ def open_encoder(spec: ModelSpec, files: ModelFiles, *, threads: int, cache_dir:
             f"than the {encoder.max_tokens} of the model"
         )
     return encoder
+
+
+def _check_forms(runner: RunnerName, of: str, form: str | None, known: Sequence[str]) -> None:
+    if form is not None and form not in known:
+        has = f"has {', '.join(known)}" if known else "has none"
+        raise ConfigError(f"--{of} {form} is not of the {runner} runner, which {has}")
 
 
 def _open_file(

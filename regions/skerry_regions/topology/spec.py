@@ -25,7 +25,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from skerry.runners import FloatsForm, RunnerName
+from skerry.runners import FloatsForm, KVForm, RunnerName
 from skerry_regions.spec_types import (
     ConsoleMode,
     DraftTokens,
@@ -90,6 +90,7 @@ class TopologyPool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     file_tier: Size | None = None  # of disk per node, for KV beyond memory; "none" for none
     pin_share: PinShare | None = None  # per node; None: a quarter
     weights: FloatsForm | None = None  # what floats are kept in; None: as the runner does
+    kv: KVForm | None = None  # what KV is kept in; None: as activations
 
     def node_names(self) -> list[str]:
         """Return ids of its nodes, unique in the topology: `REGION-POOL-0`, `REGION-POOL-1`, …"""

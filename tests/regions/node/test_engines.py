@@ -19,7 +19,7 @@ from tests.core.runners.runner_suite import (
     write_model,
 )
 
-from skerry.runners import RUNNERS, FloatsForm, RunnerName
+from skerry.runners import RUNNERS, FloatsForm, KVForm, RunnerName
 from skerry_core.batch import ForwardBatch, StepResult
 from skerry_core.config import ConfigError, EngineConfig
 from skerry_core.engine.engine import Engine
@@ -53,8 +53,9 @@ def opened(
         template_digest=digest(b""), weights_digest=digest(b"weights"), id=spec.id,
         directory=weights.parent, weights=weights, tokenizer=weights.with_name("tokenizer.json"),
     )  # fmt: skip
+    said.setdefault("num_blocks", 24)
     return open_engine(
-        spec, files, runner=runner, options=EngineOptions(**{"num_blocks": 24} | said), threads=1,
+        spec, files, runner=runner, options=EngineOptions(**said), threads=1,
         cache_dir=CACHE, floats=floats, progress=lambda what, share: None,
     )  # fmt: skip
 
@@ -72,7 +73,7 @@ def test_every_kind_answers(weights: Path, kind: RunnerName) -> None:
 
 def test_what_floats_are_kept_in_is_part_of_the_build(weights: Path) -> None:
     builds = {}
-    for floats in (None, *get_args(FloatsForm)):
+    for floats in (None, *RUNNERS["numba"].floats):
         engine = opened(weights, "numba", floats)
         builds[floats] = engine.runner.numeric_build
         engine.runner.close()
@@ -135,10 +136,27 @@ def test_an_engine_is_of_its_runners_sizes_and_drafts_where_nothing_overlaps() -
         assert EngineOptions(draft_tokens=0).config(runner).max_draft_tokens == 0
 
 
+@pytest.mark.parametrize(
+    ("kind", "floats", "kv", "message"),
+    [
+        ("torch", "q4_1", None, "--weights q4_1 is not of the torch runner, which has keep, int8"),
+        ("jax", "int8", None, "--weights int8 is not of the jax runner, which has keep$"),
+        ("numba", "fp8", None, "--weights fp8 is not of the numba runner, which has keep, q8_0"),
+        ("numba", None, "fp8", "--kv fp8 is not of the numba runner, which has none"),
+        ("torch", "int4", None, "a matrix in int4 needs Triton's kernels"),
+        ("torch-deterministic", None, "fp8", "KV in fp8 needs Triton's kernels"),
+    ],
+)
+def test_a_form_that_a_runner_lacks_is_refused(
+    weights: Path, kind: RunnerName, floats: FloatsForm | None, kv: KVForm | None, message: str
+) -> None:
+    """Those of a GPU by Torch itself, where there is none."""
+    with pytest.raises(ConfigError, match=message):
+        opened(weights, kind, floats, kv=kv)
+
+
 @pytest.mark.parametrize("kind", ["torch", "jax"])
-def test_a_runner_that_keeps_floats_says_so(weights: Path, kind: RunnerName) -> None:
-    with pytest.raises(ConfigError, match=f"the {kind} runner does not quantise: --weights q4_1"):
-        opened(weights, kind, "q4_1")
+def test_floats_are_kept(weights: Path, kind: RunnerName) -> None:
     opened(weights, kind, "keep").runner.close()
 
 

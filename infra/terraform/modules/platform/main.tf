@@ -56,6 +56,7 @@ resource "skerry_pool" "this" {
   file_tier            = each.value.file_tier
   pin_share            = each.value.pin_share
   weights              = each.value.weights
+  kv                   = each.value.kv
   deletion_protection  = each.value.deletion_protection
   wait_for_ready       = var.wait_for_ready
 

@@ -28,6 +28,7 @@ variable "regions" {
       file_tier            = optional(string)
       pin_share            = optional(number)
       weights              = optional(string)
+      kv                   = optional(string)
       deletion_protection  = optional(bool, false)
     }))
 

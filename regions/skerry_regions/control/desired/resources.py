@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from skerry.runners import FloatsForm, RunnerName
+from skerry.runners import FloatsForm, KVForm, RunnerName
 from skerry_regions.access import MAX_MODELS, AccessRole, Dollars, Grant, ModelPattern, StoredScope
 from skerry_regions.control.desired.statuses import (
     DeploymentStatus,
@@ -142,6 +142,7 @@ class PoolSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     file_tier: Size | None = None  # of disk per node, for KV beyond memory; "none" for none
     pin_share: PinShare | None = None  # per node; None: a quarter
     weights: FloatsForm | None = None  # what floats are kept in; None: as the runner does
+    kv: KVForm | None = None  # what KV is kept in; None: as activations
     deletion_protection: bool = False
 
     @property

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Protocol
 import msgspec
 from msgspec import Meta, Struct
 
-from skerry.runners import FloatsForm, RunnerName
+from skerry.runners import FloatsForm, KVForm, RunnerName
 from skerry_regions.control.desired.resources import RoleName, RoutingSpec
 from skerry_regions.models.problems import LeftOut
 from skerry_regions.process.launch_folder import Slot
@@ -42,6 +42,7 @@ class NodeSettings(Struct, frozen=True, kw_only=True, tag="node", omit_defaults=
     file_tier: str | None = None
     pin_share: float | None = None
     weights: FloatsForm | None = None
+    kv: KVForm | None = None
     system_prompts: tuple[str, ...] = ()
     launcher: LauncherName = "local"
     memory: int = 0  # bytes of its host

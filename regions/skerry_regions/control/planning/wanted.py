@@ -101,6 +101,7 @@ def _node_group(
         file_tier=pool.file_tier,
         pin_share=pool.pin_share,
         weights=pool.weights,
+        kv=pool.kv,
         system_prompts=_system_prompts(desired, id),
         launcher=pool.launcher,
         memory=0 if pool.memory is None else size_bytes(pool.memory),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from skerry.runners import RUNNERS, FloatsForm
+from skerry.runners import RUNNERS, FloatsForm, KVForm
 from skerry_terraform.kit.diagnostics import Diagnostics
 from skerry_terraform.kit.planning import Object
 from skerry_terraform.kit.schema import Attr, Schema, above, between, one_of, whole
@@ -115,7 +115,13 @@ class PoolResource(ControlResource):
             weights=Attr(
                 optional=True,
                 check=one_of(*get_args(FloatsForm)),
-                doc="What floats of weight files are kept in: keep, q8_0, q4_1 or q4_0.",
+                doc="What floats of weight files are kept in: keep; on numba q8_0, q4_1 or q4_0; "
+                "by torch on a GPU int8, int4 or fp8.",
+            ),
+            kv=Attr(
+                optional=True,
+                check=one_of(*get_args(KVForm)),
+                doc="What KV is kept in by torch on a GPU: int8 or fp8; bfloat16.",
             ),
             deletion_protection=Attr(BOOL, default=False, doc="Refuse to delete it."),
             status=Attr(computed=True, doc="pending, progressing, ready, degraded or draining."),
