@@ -16,7 +16,6 @@ from skerry_cli.home.parts import credentials
 from skerry_cli.home.shared_state import keep_state
 from skerry_cli.home.state import Home, read_config, write_config
 from skerry_edge.console.control_console import ControlConsole
-from skerry_edge.console.site import Beside
 from skerry_edge.gate.oidc.logins import Logins
 from skerry_edge.gate.tokens import TokenStore
 from skerry_regions.control.api.access import ControlCaller
@@ -69,7 +68,7 @@ def with_console(
     hosts: frozenset[str],
 ) -> ASGIApp:
     """Return the control plane's API with its console beside it, whose codes follow from `key`."""
-    console = ControlConsole(
+    return ControlConsole(
         app,
         tokens=tokens,
         logins=logins,
@@ -78,7 +77,6 @@ def with_console(
         mode=mode,
         hosts=hosts,
     )
-    return Beside(app, console)
 
 
 def edge_url_of(home: Home) -> str:

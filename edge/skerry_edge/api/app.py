@@ -30,7 +30,6 @@ from skerry_edge.api.batch.service import dispatching
 from skerry_edge.api.edge_request import EdgeRequest
 from skerry_edge.api.operations import OPERATIONS, errors_of
 from skerry_edge.console.console import Console
-from skerry_edge.console.site import Beside
 from skerry_edge.envelopes import error_response, known_error
 from skerry_edge.gate.auth import authenticated, check_host, check_scopes
 from skerry_edge.gate.inside import InsideCall
@@ -72,11 +71,24 @@ def create_app(edge: Edge) -> Starlette:
             await stack.enter_async_context(dispatching(rim.serve, edge, errors_of))
             yield
 
-    beside = [] if edge.console == "off" else [Middleware(Beside, Console(edge, rim.serve))]
+    beside = [] if edge.console == "off" else [Middleware(_Beside, Console(edge, rim.serve))]
     return Starlette(
         middleware=[*beside, *cors.middleware(edge.cors_origins), Middleware(_Served, rim=rim)],
         lifespan=lifespan,
     )
+
+
+class _Beside:
+    """The outermost middleware: what is the console's goes there, and no origin but its own."""
+
+    def __init__(self, app: ASGIApp, console: Console) -> None:
+        self._app = app
+        self._console = console
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        serve = self._console if path == "/" or path.startswith("/console") else self._app
+        await serve(scope, receive, send)
 
 
 class _Served:

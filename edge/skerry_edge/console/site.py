@@ -21,7 +21,7 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from skerry import __version__
 from skerry.errors import AuthenticationError, NotFound, SkerryError
@@ -94,9 +94,11 @@ class ConsoleSite(ABC):
     # --- what is alike ---------------------------------------------------------------------------
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request to `/` or below `/console`: as the API would, where the console is not
-        shown to who sends it."""
-        if not self.is_shown(scope, Headers(scope=scope)):
+        """Answer a request to `/` or below `/console`; others, and those of whom the console is not
+        shown to, as the API would."""
+        path = scope.get("path", "")
+        is_own = path == "/" or path.startswith("/console")
+        if not (is_own and self.is_shown(scope, Headers(scope=scope))):
             await self.serve(scope, receive, send)
             return
         request = Request(scope, receive)
@@ -205,19 +207,6 @@ class ConsoleSite(ABC):
             await send(message)
 
         await self.serve_as(session.principal, inner, request.receive, send_safely)
-
-
-class Beside:
-    """The outermost middleware: what is the console's goes there, and no origin but its own."""
-
-    def __init__(self, app: ASGIApp, site: ConsoleSite) -> None:
-        self._app = app
-        self._site = site
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope.get("path", "")
-        serve = self._site if path == "/" or path.startswith("/console") else self._app
-        await serve(scope, receive, send)
 
 
 def _refusal(exc: Exception) -> Response:

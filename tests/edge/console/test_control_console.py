@@ -14,7 +14,6 @@ from tests.regions.control.support import ACCOUNT, NODE, Api
 from skerry_cli.home.edge_tokens import caller_of
 from skerry_edge.console.codes import CONTROL_PLANE, new_code
 from skerry_edge.console.control_console import ControlConsole
-from skerry_edge.console.site import Beside
 from skerry_edge.gate.tokens import TokenStore
 from skerry_regions.access import AccessRole
 from skerry_regions.control.api.access import INSIDE
@@ -41,7 +40,7 @@ class Browsed:
             caller_of=lambda principal: caller_of(principal, ACCOUNT), mode=mode,
             hosts=frozenset({"control"}),
         )  # fmt: skip
-        transport = httpx.ASGITransport(Beside(app, console), client=("127.0.0.1", 4711))
+        transport = httpx.ASGITransport(console, client=("127.0.0.1", 4711))
         self.http = httpx.AsyncClient(transport=transport, base_url=BASE, headers=OWN)
 
     def token(self, role: AccessRole | None, account: str = ACCOUNT) -> tuple[str, str]:
