@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from tests.e2e.command import MODEL, new_home, until
@@ -49,11 +51,9 @@ def nodes_of(host: Process) -> dict[str, int]:
     return {r.id: pid for r, pid in LaunchFolder.of_control(host.skerry.home).running()}
 
 
-@pytest.fixture
-def platform(
-    tmp_path_factory: pytest.TempPathFactory, default_model: ModelFiles
-) -> Iterator[HostedPlatform]:
-    platform = HostedPlatform(tmp_path_factory.mktemp("hosts"), default_model)
+@contextmanager
+def hosted_platform(folder: Path, model: ModelFiles) -> Generator[HostedPlatform]:
+    platform = HostedPlatform(folder, model)
     try:
         platform.start()
         platform.client.make("regions", name="fra", iata="FRA")
@@ -62,6 +62,14 @@ def platform(
         yield platform
     finally:
         platform.close()
+
+
+@pytest.fixture
+def platform(
+    tmp_path_factory: pytest.TempPathFactory, default_model: ModelFiles
+) -> Iterator[HostedPlatform]:
+    with hosted_platform(tmp_path_factory.mktemp("hosts"), default_model) as platform:
+        yield platform
 
 
 def test_a_host_that_leaves_hands_its_nodes_on(platform: HostedPlatform) -> None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 from tests.e2e.command import MODEL, until
-from tests.e2e.test_hosts import POOL, HostedPlatform, nodes_of
+from tests.e2e.test_hosts import HostedPlatform, hosted_platform, nodes_of
 from tests.e2e.test_join import ASKED, Process
 
 from skerry_regions.models.model_files import ModelFiles
@@ -64,15 +64,8 @@ def load(platform: HostedPlatform) -> Generator[list[str]]:
 def platform(
     tmp_path_factory: pytest.TempPathFactory, default_model: ModelFiles
 ) -> Iterator[HostedPlatform]:
-    platform = HostedPlatform(tmp_path_factory.mktemp("hosts"), default_model)
-    try:
-        platform.start()
-        platform.client.make("regions", name="fra", iata="FRA")
-        platform.client.make("pools", name="many", replicas=1, **POOL)
-        platform.client.make("edge_nodes", name="edge", region="fra")
+    with hosted_platform(tmp_path_factory.mktemp("hosts"), default_model) as platform:
         yield platform
-    finally:
-        platform.close()
 
 
 @pytest.fixture(scope="module")

@@ -7,22 +7,18 @@ write has, says whether they were.
 
 from __future__ import annotations
 
-import asyncio
-import random
 import secrets
-import time
 from collections.abc import Sequence
 
 from skerry.errors import Unavailable
 from skerry_regions.drivers.jetstream.answers import ErrorCode, JetStreamError, StreamFull, answered
 from skerry_regions.drivers.jetstream.stream import (
     ID_HEADER,
-    MAX_PAUSE_SECONDS,
-    PAUSE_SECONDS,
     WRITE_SECONDS,
     KeyedStream,
     RevisionConflict,
     Write,
+    until_known,
 )
 
 
@@ -34,15 +30,7 @@ async def write_together(
     Raises `RevisionConflict` of the last one's key when an expectation does not hold; besides as
     `KeyedStream.write`.
     """
-    give_up, pause = time.monotonic() + seconds, PAUSE_SECONDS
-    while True:
-        try:
-            return await _write_once(stream, writes)
-        except Unavailable as error:
-            if isinstance(error, StreamFull) or time.monotonic() >= give_up:
-                raise
-            await asyncio.sleep(pause * (0.5 + random.random()))
-            pause = min(MAX_PAUSE_SECONDS, 2 * pause)
+    await until_known(lambda: _write_once(stream, writes), seconds)
 
 
 async def _write_once(stream: KeyedStream, writes: Sequence[Write]) -> None:

@@ -14,8 +14,9 @@ import base64
 import random
 import secrets
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from skerry.errors import Unavailable
 from skerry_regions.drivers.jetstream.answers import ErrorCode, JetStreamError, StreamFull, answered
@@ -27,6 +28,8 @@ PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.02, 0.5  # between two attempts
 ID_HEADER = "Nats-Msg-Id"
 EXPECTED_HEADER = "Nats-Expected-Last-Subject-Sequence"
 TTL_HEADER = "Nats-TTL"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,15 +145,7 @@ class KeyedStream:
         `RevisionConflict`, `StreamFull`, or `Unavailable` after so many seconds: it may be stored
         all the same, and the same `Write` may be given once more.
         """
-        give_up, pause = time.monotonic() + seconds, PAUSE_SECONDS
-        while True:
-            try:
-                return await self._write_once(write)
-            except Unavailable as error:
-                if isinstance(error, StreamFull) or time.monotonic() >= give_up:
-                    raise
-                await asyncio.sleep(pause * (0.5 + random.random()))
-                pause = min(MAX_PAUSE_SECONDS, 2 * pause)
+        return await until_known(lambda: self._write_once(write), seconds)
 
     async def _write_once(self, write: Write) -> int:
         answer = await self.jetstream.request(
@@ -220,6 +215,20 @@ class KeyedStream:
             )
         except JetStreamError as error:
             raise Unavailable(f"{self.name}: {error}.") from error
+
+
+async def until_known(send: Callable[[], Awaitable[T]], seconds: float) -> T:
+    """Send the same write until its outcome is known, and return that. Raises what `send` raises;
+    `Unavailable`, but for `StreamFull`, after so many seconds only."""
+    give_up, pause = time.monotonic() + seconds, PAUSE_SECONDS
+    while True:
+        try:
+            return await send()
+        except Unavailable as error:
+            if isinstance(error, StreamFull) or time.monotonic() >= give_up:
+                raise
+            await asyncio.sleep(pause * (0.5 + random.random()))
+            pause = min(MAX_PAUSE_SECONDS, 2 * pause)
 
 
 def _as_expected(found: Stored | None, write: Write) -> bool:
