@@ -126,6 +126,10 @@ class Busy(ControlError):
     type, status = "unavailable", 503
 
 
+class NotLeading(Busy):
+    """Another of the platform's control planes leads: it takes what is to be written."""
+
+
 ERRORS: tuple[type[ControlError], ...] = (
     Malformed, Unauthorized, Forbidden, UnknownResource, UnsupportedMethod, Conflict, StaleEtag,
     TooLarge, Invalid, Busy,

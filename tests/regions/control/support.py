@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 from msgspec import structs
+from tests.regions.control.log.logs import Opener, in_file
 
 from skerry_dns.zone.zone_answers import ZoneAnswers
 from skerry_regions.access import SCOPES_OF, AccessRole, Grant
@@ -126,9 +127,9 @@ class Unseeing:
 class Api:
     """The HTTP API over a store in a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, opener: Opener = in_file) -> None:
         self.clock = Clock()
-        self.store = Store(folder / "control.db", clock=self.clock)
+        self.store = opener(folder / "control.db", self.clock)
         self.tokens = Tokens()
         self.changes = Changes(self.store, self.tokens, b"s" * 32)
         self.num_changed = 0

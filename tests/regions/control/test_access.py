@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.regions.control.log.logs import Opener
 from tests.regions.control.support import ACCOUNT, Api, caller
 
 from skerry_regions.access import ROLES, Grant
@@ -27,8 +28,8 @@ READS = {(role, True) for role in ROLES}
 
 
 @pytest.fixture
-async def api(tmp_path: Path) -> AsyncIterator[Api]:
-    api = Api(tmp_path)
+async def api(tmp_path: Path, opener: Opener) -> AsyncIterator[Api]:
+    api = Api(tmp_path, opener)
     for role in ROLES:
         for account in (ACCOUNT, OTHER):
             id = f"{role}-{account[0]}"

@@ -11,6 +11,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from tests.regions.control.log.logs import Opener
 from tests.regions.control.support import ACCOUNT, BY_COLLECTION, MODEL, Api, caller
 
 pytestmark = pytest.mark.anyio
@@ -20,8 +21,8 @@ DECODE = {"name": "decode", "region": "fra", "role": "decode", "model": MODEL}
 
 
 @pytest.fixture
-async def api(tmp_path: Path) -> AsyncIterator[Api]:
-    api = Api(tmp_path)
+async def api(tmp_path: Path, opener: Opener) -> AsyncIterator[Api]:
+    api = Api(tmp_path, opener)
     yield api
     await api.close()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.regions.control.log.logs import Opener
 from tests.regions.control.support import MODEL, Api
 
 from skerry_regions.control.desired.resources import POOL
@@ -24,8 +25,8 @@ ALL = {"regions": REGIONS, "pools": [DECODE, NAP], "edges": [EDGE], "deployments
 
 
 @pytest.fixture
-async def api(tmp_path: Path) -> AsyncIterator[Api]:
-    api = Api(tmp_path)
+async def api(tmp_path: Path, opener: Opener) -> AsyncIterator[Api]:
+    api = Api(tmp_path, opener)
     yield api
     await api.close()
 

@@ -11,14 +11,14 @@ import base64
 import hashlib
 import hmac
 import secrets
-import threading
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from skerry_regions.access import Grant, role_of_admin
 from skerry_regions.control.desired.desired import Desired, Record
+from skerry_regions.control.desired.published_tokens import PublishedTokens, TokenPublisher
 from skerry_regions.control.desired.resources import (
     API_TOKEN,
     BY_NAME,
@@ -37,28 +37,6 @@ KEEP_ANSWERS_SECONDS = 86_400.0
 MAX_RESOURCES = 10_000  # of one kind
 
 
-class TokenPublisher(Protocol):
-    """Where edges look tokens up. Every call but `rotate` may be repeated. Raises Busy."""
-
-    def publish(self, id: str, secret_digest: str, spec: ApiTokenSpec, created_at: int) -> None: ...
-
-    def stand_for(self, id: str, login: str, account_id: str, grant: Grant) -> None:
-        """Keep what a login is granted now, as the parent of the tokens that it makes."""
-        ...
-
-    def withdraw(self, id: str) -> None: ...
-
-    def rotate(self, id: str, secret_digest: str, grace_seconds: int) -> bool:
-        """Give it another secret; the one of before works so much longer. False: it is gone."""
-        ...
-
-    def is_published(self, id: str) -> bool: ...
-
-    def text(self, id: str, secret: str) -> str:
-        """Return the token as its bearer sends it."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class CreatedResource:
     """A resource that was created, now or by the same request before; a token with its secret."""
@@ -73,8 +51,8 @@ class Changes:
     def __init__(self, store: Store, tokens: TokenPublisher, secret: bytes) -> None:
         self._store = store
         self._tokens = tokens
+        self._published = PublishedTokens(store, tokens)
         self._secret = secret
-        self._settling = threading.Lock()
 
     def create(
         self, kind: ResourceKind, values: dict[str, Any], *, actor: str, idempotency_key: str | None
@@ -164,18 +142,18 @@ class Changes:
         self, id: str, *, actor: str, if_match: str | None, grace_seconds: int
     ) -> CreatedResource:
         """Draw another secret for a token. Raises UnknownResource, StaleEtag, Conflict or Busy."""
+        self.settle_tokens()  # one that was revoked is not there any more
         token = secrets.token_urlsafe(32)
-        with self._settling, self._store.writing() as writing:
+        with self._store.writing() as writing:
             record = _current(writing, API_TOKEN, id, if_match)
             if record.deleting:
                 raise Conflict(f"{API_TOKEN.name} {id!r} is being deleted")
-            digest = _hashed(token.encode())
-            if not self._tokens.rotate(id, digest, grace_seconds):
-                raise UnknownResource(f"{API_TOKEN.name} {id!r} was revoked")
             record = writing.put(API_TOKEN, id, record.spec)
-            writing.decide(API_TOKEN, id, "digest", digest)
+            writing.decide(API_TOKEN, id, "digest", _hashed(token.encode()))
+            writing.decide(API_TOKEN, id, "grace", writing.now + grace_seconds)
             changes = {"secret": ["another", f"{grace_seconds} s beside it"]}
             writing.audit(actor, "rotate", API_TOKEN, id, record.revision, changes)
+        self.settle_tokens()
         return CreatedResource(record, self._tokens.text(id, token))
 
     def stand_for(self, id: str, login: str, account_id: str, grant: Grant) -> None:
@@ -197,32 +175,8 @@ class Changes:
                 writing.audit("skerry", "update", API_TOKEN, record.id, changed.revision, changes)
 
     def settle_tokens(self) -> None:
-        """Publish tokens that are new, withdraw those that go. Raises Busy.
-
-        One that was published and is no more has been revoked elsewhere: it is forgotten, never
-        brought back.
-        """
-        with self._settling:
-            self._settle_tokens()
-
-    def _settle_tokens(self) -> None:
-        digests, published = (self._store.decisions(name) for name in ("digest", "published"))
-        for record in self._store.desired.of(API_TOKEN):
-            was_published = (API_TOKEN.name, record.id) in published
-            if record.deleting:
-                self._tokens.withdraw(record.id)
-                self._forget_token(record.id)
-            elif was_published and not self._tokens.is_published(record.id):
-                self._forget_token(record.id)
-            elif not was_published and isinstance(record.spec, ApiTokenSpec):
-                digest = digests[API_TOKEN.name, record.id]
-                self._tokens.publish(record.id, digest, record.spec, int(record.created_at))
-                with self._store.writing() as writing:
-                    writing.decide(API_TOKEN, record.id, "published", True)
-
-    def _forget_token(self, id: str) -> None:
-        with self._store.writing() as writing:
-            writing.remove(API_TOKEN, id)
+        """Have edges of this machine know the tokens that there are. Raises Busy."""
+        self._published.settle()
 
     def _token_secret(self, id: str, idempotency_key: str | None) -> str:
         """Return 256 bits: drawn, or of the request's own key, so that they can be sent again."""

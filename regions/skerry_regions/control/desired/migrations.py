@@ -65,6 +65,19 @@ STEPS: tuple[str, ...] = (
     ALTER TABLE audit ADD COLUMN outcome TEXT NOT NULL DEFAULT 'granted';
     CREATE INDEX audit_by_outcome ON audit (outcome, sequence);
     """,
+    """
+    CREATE TABLE published (  -- API tokens that edges of this machine know
+        id TEXT PRIMARY KEY, digest TEXT NOT NULL
+    ) WITHOUT ROWID;
+    INSERT INTO published SELECT known.id, json_extract(digest.value, '$') FROM decisions known
+        JOIN decisions digest ON digest.kind = known.kind AND digest.id = known.id
+        WHERE known.name = 'published' AND digest.name = 'digest';
+    DELETE FROM decisions WHERE name = 'published';
+    CREATE TABLE platform (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+    CREATE TABLE log_position (  -- up to where the file is a log's picture, and of which log
+        stream TEXT PRIMARY KEY, created TEXT NOT NULL, sequence INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    """,
 )
 VERSION = len(STEPS)
 FIRST = {4: lambda database, home: save_states(database, home / FOLDER)}

@@ -1,7 +1,8 @@
 """The control plane's database: one SQLite file, one process that writes it.
 
-Reads are answered from an immutable picture in memory, replaced by each write. Every write is one
-transaction on disk before it is seen. Methods block for milliseconds: call them on a thread.
+Reads are answered from an immutable picture in memory, replaced by each write, or from the file as
+the last write left it: none waits for one that is under way. Every write is one transaction on disk
+before it is seen. Methods block for milliseconds: call them on a thread.
 """
 
 from __future__ import annotations
@@ -68,48 +69,70 @@ class Store:
         self.path = path
         self.clock = clock
         self._lock = threading.RLock()
-        self._database = sqlite3.connect(
-            path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-        )
+        self._database = self._connected()
+        self._read_lock = threading.RLock()
+        self._reader = self._connected()
         try:
             write_ahead(self._database, BUSY_SECONDS)
             self._database.execute("PRAGMA synchronous = FULL")  # what was answered is kept
             migrate(self._database, path.parent, now=clock())
+            self._reader.execute("PRAGMA query_only = ON")
             self._desired = self._read()
         except BaseException:
-            self._database.close()
+            self.close()
             raise
+
+    def _connected(self) -> sqlite3.Connection:
+        return sqlite3.connect(
+            self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
 
     @property
     def desired(self) -> Desired:
         return self._desired
 
     def close(self) -> None:
+        with self._read_lock:
+            self._reader.close()
         with self._lock:
             self._database.close()
 
     @contextmanager
     def writing(self) -> Generator[Writing]:
         """Open one transaction: all of it is kept, or nothing. Raises Busy."""
-        with self._lock:
+        with self._transaction():
+            yield Writing(self._database, self._desired, self.clock())
+            self._keep()
+
+    def _keep(self) -> None:
+        """Keep elsewhere, too, what a transaction has written, before it is here. Raises Busy."""
+
+    @contextmanager
+    def _transaction(self) -> Generator[None]:
+        """Write to the file, one at a time, and have the picture that follows. Raises Busy."""
+        if not self._lock.acquire(timeout=BUSY_SECONDS):
+            raise Busy("another write is under way for too long")
+        try:
             try:
                 self._database.execute("BEGIN IMMEDIATE")
             except sqlite3.OperationalError as error:
                 raise Busy(f"the database cannot be written now: {error}") from None
             try:
-                yield Writing(self._database, self._desired, self.clock())
+                yield
                 desired = self._read()
                 self._database.execute("COMMIT")
             except BaseException:
                 self._database.rollback()
                 raise
             self._desired = desired
+        finally:
+            self._lock.release()
 
     @contextmanager
     def reading(self) -> Generator[sqlite3.Connection]:
         """Open a connection for what is not in the picture. Only to select from."""
-        with self._lock:
-            yield self._database
+        with self._read_lock:
+            yield self._reader
 
     def select(self, statement: str, values: tuple[Any, ...] = ()) -> list[Any]:
         """Return rows of other modules' tables."""
@@ -163,6 +186,18 @@ class Store:
         """Return the ports that edge nodes were given, by their id."""
         decided = self.decisions(EDGE_PORT).items()
         return {id: int(port) for (kind, id), port in decided if kind == EDGE_NODE.name}
+
+    def published(self) -> dict[str, str]:
+        """Return the API tokens that edges of this machine know: digests of their secrets, by
+        id."""
+        return dict(self.select("SELECT id, digest FROM published"))
+
+    def note_published(self, id: str, digest: str | None) -> None:
+        """Note that edges of this machine know a token by this digest, or, None, no more."""
+        with self._transaction():
+            self._database.execute("DELETE FROM published WHERE id = ?", (id,))
+            if digest is not None:
+                self._database.execute("INSERT INTO published VALUES (?, ?)", (id, digest))
 
     def next_term(self, above: int) -> int:
         """Return the term of a control plane that begins: higher than any before. Raises Busy."""

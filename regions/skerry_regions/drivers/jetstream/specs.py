@@ -31,6 +31,7 @@ class StreamSpec:
     """A key's value never changes, so that any replica may be read."""
     is_atomic: bool = False  # several keys may be written together
     has_ttl: bool = False  # messages may have a time of their own
+    is_log: bool = False  # its messages stay until they are the oldest of too many
     replicas: int | None = None  # None: as many as the state's URL says
 
     def name(self, zone: str) -> str:
@@ -57,6 +58,8 @@ class StreamSpec:
             "allow_direct": self.is_immutable,
             "allow_atomic": self.is_atomic,
             "allow_msg_ttl": self.has_ttl,
+            "deny_delete": self.is_log,
+            "deny_purge": self.is_log,
         }
 
     @property

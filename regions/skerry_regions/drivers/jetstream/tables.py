@@ -53,6 +53,29 @@ BATCHES = StreamSpec(
     is_immutable=True,
     is_atomic=True,
 )
+CONTROL = StreamSpec(
+    table="control",  # tx: a transaction of the control plane's, see `control.desired.logged_store`
+    max_bytes=GIB,
+    max_message_bytes=1_000_000,  # servers take 1 MiB unless configured otherwise
+    keeps=0,
+    max_messages=1_000_000,  # a thousand times as many as lie between two pictures
+    discard="old",
+    is_durable=True,
+    is_log=True,
+)
+PICTURES = StreamSpec(
+    table="control-pictures",  # NAME: the whole database; NAME.N: a piece of it
+    max_bytes=GIB,
+    max_message_bytes=320 * 1024,
+    is_durable=True,
+)
+LEASES = StreamSpec(
+    table="leases",  # KEY: who leads
+    max_bytes=MIB,
+    max_message_bytes=16 * 1024,
+    storage="memory",
+    has_ttl=True,
+)
 
 OF_PLATFORM = (MONEY,)
 """Streams of which a platform has one each, in the zone `global`: they have no content."""
@@ -63,3 +86,7 @@ OF_ZONE = (RESPONSES, IDEMPOTENCY, FILES, USAGE, BATCHES)
 def declared(zone: str) -> list[tuple[StreamSpec, str]]:
     """Return all streams that an edge of a zone uses."""
     return [(spec, GLOBAL) for spec in OF_PLATFORM] + [(spec, zone) for spec in OF_ZONE]
+
+
+OF_CONTROL = [(spec, GLOBAL) for spec in (CONTROL, PICTURES, LEASES)]
+"""Streams that control planes use."""
