@@ -42,6 +42,8 @@ def test_secrets_are_not_written_anywhere() -> None:
         ("nats://a?replicas=2", "replicas is one of 1, 3, 5, not '2'"),
         ("nats://a?durability=none", "durability is synced or relaxed, not 'none'"),
         ("nats://a?system=sys", "system is USER:PASSWORD"),
+        ("tls://a?certificates=here", "certificates are system or /a/folder, not 'here'"),
+        ("nats://a?certificates=system", "certificates are those of tls://"),
         ("nats://a?sync=no", "there is no option 'sync'"),
         ("nats://" + "a," * 3000, "state is `sqlite`"),
     ],
@@ -50,3 +52,16 @@ def test_what_is_none(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message) as error:
         StateURL.parse(text)
     assert "secret" not in str(error.value)
+
+
+def test_certificates() -> None:
+    url = StateURL.parse("tls://a?certificates=/etc/skerry/nats")
+    assert url is not None
+    assert url.is_encrypted
+    assert url.certificates == "/etc/skerry/nats"
+    system = StateURL.parse("tls://a?certificates=system", options=("certificates",))
+    assert system is not None
+    assert system.certificates == "system"
+    plain = StateURL.parse("nats://a")
+    assert plain is not None
+    assert not plain.is_encrypted

@@ -10,7 +10,8 @@ from skerry_cli.home.errors import StateError
 from skerry_cli.home.state import Home, replace_private
 from skerry_regions.private_files import create_file
 from skerry_regions.wire.link_auth import LinkCredentials
-from skerry_regions.wire.link_certificates import BadCertificates, LinkCertificates, LinkFiles
+from skerry_regions.wire.link_certificates import LinkCertificates
+from skerry_regions.wire.link_files import BadCertificates, LinkFiles
 from skerry_regions.wire.link_key import LinkKey
 
 LINK_VARIABLE = "SKERRY_LINK_TLS"  # a folder of certificates, or "off"
@@ -46,18 +47,33 @@ def link_credentials(home: Home, environ: Mapping[str, str]) -> LinkCredentials:
 
     Raises `StateError` when files cannot be used.
     """
-    key, given = LinkKey(cluster_key(home)), environ.get(LINK_VARIABLE, "")
-    if given == "off":
+    key = LinkKey(cluster_key(home))
+    if environ.get(LINK_VARIABLE) == "off":
         return LinkCredentials(key, may_be_plain=True)
-    folder = Path(given).expanduser().absolute()
-    files = LinkFiles.given(folder) if given else LinkFiles.joined(home.machine)
+    files = link_files(home, environ)
     try:
-        certificates = LinkCertificates(files)
+        return LinkCredentials(key, LinkCertificates(files))
     except BadCertificates as error:
         raise StateError(f"{error}.") from None
-    if given and not certificates.are_there:
-        raise StateError(f"{LINK_VARIABLE}: {folder} lacks one of tls.crt, tls.key and ca.crt.")
-    return LinkCredentials(key, certificates)
+
+
+def link_files(home: Home, environ: Mapping[str, str]) -> LinkFiles:
+    """Return where this machine's certificates are: of an operator's own authority, or those that
+    it gets when it joins. Raises `StateError` when the former are not there."""
+    given = environ.get(LINK_VARIABLE, "")
+    if given in ("", "off"):
+        return LinkFiles.joined(home.machine)
+    return given_files(given, LINK_VARIABLE)
+
+
+def given_files(folder: str, source: str) -> LinkFiles:
+    """Return certificates of an operator's own; `source` says where the folder is named. Raises
+    `StateError` when one is not there."""
+    files = LinkFiles.given(Path(folder).expanduser().absolute())
+    if not files.are_there:
+        where = files.certificate.parent
+        raise StateError(f"{source}: {where} lacks one of tls.crt, tls.key and ca.crt.")
+    return files
 
 
 def _drawn_once(path: Path) -> bytes:

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skerry_cli.home.errors import CannotStart
+from skerry_cli.home.errors import CannotStart, StateError
+from skerry_cli.home.keys import given_files, link_files
 from skerry_cli.home.state import Home, replace_private
 from skerry_regions.drivers.sqlite_queue import SqliteQueue
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
 from skerry_regions.queue import Queue
 from skerry_regions.registry import Registry, RegistryUnavailable
-from skerry_regions.state_url import SQLITE, StateURL
+from skerry_regions.state_url import SQLITE, SYSTEM, StateURL
 
 if TYPE_CHECKING:
+    from nats.aio.client import Client
+
     from skerry_regions.drivers.jetstream.connection import JetStream
 
 VARIABLE = "SKERRY_REGISTRY"
@@ -29,18 +32,23 @@ STATE_VARIABLE = "SKERRY_STATE"
 
 def open_registry(home: Home, environ: Mapping[str, str]) -> Registry:
     """Raises RegistryUnavailable."""
-    url = environ.get(VARIABLE, "")
-    if not url:
+    text = environ.get(VARIABLE, "")
+    if not text:
         return SqliteRegistry(home.registry)
-    if not url.startswith(("nats://", "tls://")):
+    if not text.startswith(("nats://", "tls://")):
         raise RegistryUnavailable(f"{VARIABLE} is neither nats://host:port nor tls://host:port")
     try:
-        from skerry_regions.drivers.nats_registry import NatsRegistry
+        from skerry_regions.drivers.nats_registry import URL_OPTIONS, NatsRegistry
     except ImportError:
         raise RegistryUnavailable(
             f"{VARIABLE} names a NATS server: `pip install '.[nats]'` in Skerry's repository first"
         ) from None
-    return NatsRegistry(url)
+    try:
+        url = StateURL.parse(text, URL_OPTIONS)
+        assert url is not None
+        return NatsRegistry(text, make_client=_clients(home, environ, url, VARIABLE))
+    except (ValueError, StateError) as error:
+        raise RegistryUnavailable(f"{VARIABLE}: {error}") from None
 
 
 def open_queue(home: Home, state: JetStream | None) -> Queue:
@@ -102,15 +110,39 @@ async def opened_state(
         raise CannotStart(
             "the state is on NATS servers: `pip install '.[nats]'` in Skerry's repository first"
         ) from None
-    jetstream = JetStream(url, name=name)
     try:
+        jetstream = JetStream(
+            url, name=name, make_client=_clients(home, environ, url, STATE_VARIABLE)
+        )
         await jetstream.open(*declared(home.zone))
     except StateUnfit as error:
         raise CannotStart(f"state {url}: {error}") from None
+    except StateError as error:
+        raise CannotStart(str(error)) from None
     try:
         yield jetstream
     finally:
         await jetstream.close()
+
+
+def _clients(
+    home: Home, environ: Mapping[str, str], url: StateURL, source: str
+) -> Callable[[], Client]:
+    """Return what makes clients of such servers: for tls:// encrypted ones, which go by this
+    machine's certificates as they are when they connect. Raises `StateError`."""
+    from nats.aio.client import Client
+
+    from skerry_regions.drivers.nats_tls import EncryptedClient, NatsTLS
+
+    if not url.is_encrypted:
+        return Client
+    files = None
+    if url.certificates is None:
+        files = link_files(home, environ)
+    elif url.certificates != SYSTEM:
+        files = given_files(url.certificates, source)
+    tls = NatsTLS(files)
+    return lambda: EncryptedClient(tls)
 
 
 @contextlib.asynccontextmanager

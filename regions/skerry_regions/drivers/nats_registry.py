@@ -28,7 +28,9 @@ from nats.js.api import KeyValueConfig, StorageType
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KV_DEL, KV_PURGE, KeyValue
 
+from skerry_regions.drivers.nats_tls import nats_reason
 from skerry_regions.registry import LEASE_SECONDS, Member, RegistryUnavailable
+from skerry_regions.state_url import StateURL
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +40,7 @@ KEEP_SECONDS = (
 )
 ANSWER_SECONDS = 3.0  # for one call, connecting included
 CLOSE_SECONDS = 1.0
+URL_OPTIONS = ("certificates",)
 ATTEMPTS = 8  # at one record, while others write it
 
 T = TypeVar("T")
@@ -54,16 +57,25 @@ class NatsRegistry:
     """See `Registry`. Safe to use from several threads."""
 
     def __init__(
-        self, url: str, *, bucket: str = BUCKET, clock: Callable[[], float] = time.monotonic
+        self,
+        url: str,
+        *,
+        bucket: str = BUCKET,
+        clock: Callable[[], float] = time.monotonic,
+        make_client: Callable[[], Client] = Client,
     ) -> None:
-        """`url` is nats://host:port or tls://…, with user and password or token if need be.
+        """`url` is as `StateURL` says. Clients of servers of tls:// are encrypted ones: see
+        `nats_tls`. Raises ValueError.
 
         The server is called when it is first needed: a node that starts while it is away serves
         whoever knows it, and is in the registry when that is back.
         """
-        self._url = url
+        parsed = StateURL.parse(url, options=URL_OPTIONS)
+        assert parsed is not None, "there is no file of members here"
+        self._url = parsed
         self._bucket = bucket
         self._clock = clock
+        self._make_client = make_client
         self._connection: NatsConnection | None = None
         self._lock = threading.Lock()
         self._loop = asyncio.new_event_loop()
@@ -103,13 +115,15 @@ class NatsRegistry:
                 if broken is not None:
                     self._wait(broken.close())
                     self._wait(_end_tasks())
-                reason = str(error) or type(error).__name__
-                raise RegistryUnavailable(f"{self._url}: {reason}") from error
+                raise RegistryUnavailable(f"{self._url}: {nats_reason(error)}") from error
 
     async def _called(self, call: Callable[[NatsConnection], Coroutine[Any, Any, T]]) -> T:
         async with asyncio.timeout(ANSWER_SECONDS):
             if self._connection is None:
-                self._connection = await NatsConnection.open(self._url, self._bucket, self._clock)
+                client = self._make_client()
+                self._connection = await NatsConnection.open(
+                    client, self._url, self._bucket, self._clock
+                )
             return await call(self._connection)
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
@@ -131,12 +145,16 @@ class NatsConnection:
         self._decoder = msgspec.msgpack.Decoder(MemberRecord)
 
     @classmethod
-    async def open(cls, url: str, bucket: str, clock: Callable[[], float]) -> NatsConnection:
+    async def open(
+        cls, client: Client, url: StateURL, bucket: str, clock: Callable[[], float]
+    ) -> NatsConnection:
         """Connect, and return once it is up to date."""
-        client = Client()
         try:
             await client.connect(
-                url,
+                [*url.servers],
+                user=url.user,
+                password=url.password,
+                token=url.token,
                 allow_reconnect=False,
                 max_reconnect_attempts=1,  # 0 would be: for ever
                 reconnect_time_wait=0,

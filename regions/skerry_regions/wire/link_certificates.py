@@ -1,10 +1,5 @@
 """Who a machine is to others, and whom it believes: certificates of links, followed while in use.
 
-    FOLDER/certificate.pem   (or tls.crt)   this machine's, with intermediates behind it
-    FOLDER/key.pem           (or tls.key)   its key
-    FOLDER/authority.pem     (or ca.crt)    whose certificates it believes; one or more
-    FOLDER/revoked                          machines that are shut out, one a line; may be missing
-
 A certificate says by URIs among its alternative names whose it is, `skerry:machine:NAME`, and what
 runs there: `skerry:runs:edge`, `skerry:runs:node`, or both. Whoever renews it replaces the files.
 Links that are open go on, but for those to a machine that is shut out.
@@ -22,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from skerry_regions.wire.link_files import BadCertificates, LinkFiles, load_into, reading
 from skerry_regions.wire.link_key import LinkRefused, Purpose
 
 MACHINE_URI = "skerry:machine:"
@@ -36,53 +32,14 @@ ANSWERERS: dict[Purpose, frozenset[str]] = {
 }
 LOOK_SECONDS = 0.25  # between looks at the files
 MAX_REVOKED_BYTES = 16 << 20  # of the file of names
-PARTIAL_CHAIN = ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN  # an intermediate may be the authority
 
 logger = logging.getLogger(__name__)
-
-
-class BadCertificates(Exception):
-    """Files that cannot be used; the message names one."""
 
 
 class OpenLink(Protocol):
     """A link that is open."""
 
     def abort(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class LinkFiles:
-    """Where certificates of links are."""
-
-    certificate: Path
-    key: Path
-    authority: Path
-    revoked: Path
-
-    @classmethod
-    def joined(cls, folder: Path) -> LinkFiles:
-        """Return what joining leaves in a folder."""
-        return cls(
-            certificate=folder / "certificate.pem",
-            key=folder / "key.pem",
-            authority=folder / "authority.pem",
-            revoked=folder / "revoked",
-        )
-
-    @classmethod
-    def given(cls, folder: Path) -> LinkFiles:
-        """Return an operator's own, named as Kubernetes and cert-manager name them."""
-        return cls(
-            certificate=folder / "tls.crt",
-            key=folder / "tls.key",
-            authority=folder / "ca.crt",
-            revoked=folder / "revoked",
-        )
-
-    def versions(self) -> tuple[tuple[int, int, int] | None, ...]:
-        """Return what changes when a file does; None of one that is missing."""
-        return tuple(map(_version, (self.certificate, self.key, self.authority, self.revoked)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,20 +148,13 @@ def _load(files: LinkFiles) -> _Loaded:
     """Raises BadCertificates."""
     from cryptography import x509
 
-    try:
+    with reading(files):
         certificate = x509.load_pem_x509_certificates(files.certificate.read_bytes())[0]
         contexts: dict[tuple[Purpose, bool], ssl.SSLContext] = {
             (purpose, listens): _context(files, purpose, listens=listens)
             for purpose in CALLERS
             for listens in (False, True)
         }
-    except ssl.SSLError as error:
-        reason = (error.reason or "no PEM").replace("_", " ").lower()
-        raise BadCertificates(f"{files.certificate} with {files.key}: {reason}") from None
-    except OSError as error:
-        raise BadCertificates(f"{error.filename or files.certificate}: {error.strerror}") from None
-    except ValueError:
-        raise BadCertificates(f"{files.certificate} is no certificate") from None
     machine, _ = _named(_uris(certificate))
     if not machine:
         raise BadCertificates(f"{files.certificate} has no name {MACHINE_URI}NAME")
@@ -213,13 +163,9 @@ def _load(files: LinkFiles) -> _Loaded:
 
 def _context(files: LinkFiles, purpose: Purpose, *, listens: bool) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if listens else ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # who it is, is checked by `admit`
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.verify_flags |= PARTIAL_CHAIN
     context.set_alpn_protocols([protocol_of(purpose)])
-    context.load_verify_locations(files.authority)
-    context.load_cert_chain(files.certificate, files.key, password=_refuse_password)
+    load_into(context, files)
     if listens:
         context.num_tickets = 0  # whoever comes again shows its certificate again
     return context
@@ -228,11 +174,6 @@ def _context(files: LinkFiles, purpose: Purpose, *, listens: bool) -> ssl.SSLCon
 def protocol_of(purpose: Purpose) -> str:
     """Return what is agreed on by ALPN, so that one kind of link is not used as another."""
     return f"skerry-{purpose}/1"
-
-
-def _refuse_password() -> str:
-    """Raise BadCertificates, where OpenSSL would prompt for a password."""
-    raise BadCertificates("the key of links is encrypted; give one without a password")
 
 
 def _revoked(path: Path) -> frozenset[str]:
@@ -267,11 +208,3 @@ def _named(uris: Iterable[str]) -> tuple[str, frozenset[str]]:
     machine = machines[0].removeprefix(MACHINE_URI) if len(machines) == 1 else ""
     runs = (uri.removeprefix(RUNS_URI) for uri in uris if uri.startswith(RUNS_URI))
     return machine, frozenset(runs)
-
-
-def _version(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size

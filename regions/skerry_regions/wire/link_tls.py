@@ -73,7 +73,7 @@ class TlsEnd:
             self.is_silent = self.is_silent and not answer
             return answer, b""
         except ssl.SSLError as error:
-            raise LinkRefused(_reason(error), self._outgoing.read()) from None
+            raise LinkRefused(tls_reason(error), self._outgoing.read()) from None
         self.is_proven = True
         return self._outgoing.read(), b""
 
@@ -272,7 +272,7 @@ def _taken(waiting: deque[Any], num_bytes: int) -> tuple[list[Any], int]:
     return batch, num_bytes - size
 
 
-def _reason(error: ssl.SSLError) -> str:
+def tls_reason(error: ssl.SSLError) -> str:
     """Return what went wrong in a handshake, in OpenSSL's words."""
     verify = getattr(error, "verify_message", "")
     return f"TLS: {verify or (error.reason or str(error)).replace('_', ' ').lower()}"

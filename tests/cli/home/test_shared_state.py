@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import stat
 from pathlib import Path
 
 import pytest
 from tests.regions.drivers.nats_server import NatsCluster, NatsServer
+from tests.regions.wire.tls_links import Machines
 
 from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.shared_state import chosen_state, keep_state, open_registry, opened_state
@@ -89,3 +91,39 @@ def test_servers_that_lose_money_stop_a_start_and_the_message_says_what_to_do(
     assert "loopback" not in str(refused.value)
     asyncio.run(use(f"{cluster.url}&durability=relaxed"))
     cluster.stop()
+
+
+def test_servers_of_tls_go_by_the_certificates_of_the_home(home: Home, tmp_path: Path) -> None:
+    machines = Machines(tmp_path / "authority")
+    cluster = NatsCluster(tmp_path / "nats", size=1, tls=machines.certify(tmp_path / "tls"))
+    shutil.copytree(machines.issue("edge-1", "edge"), home.machine)
+
+    async def use(environ: dict[str, str]) -> None:
+        async with opened_state(home, environ, "edge") as state:
+            assert state is not None
+            assert state.problem == ""
+
+    asyncio.run(use({"SKERRY_STATE": cluster.url}))
+    own = f"{cluster.url}&certificates={tmp_path / 'tls'}"
+    asyncio.run(use({"SKERRY_STATE": own}))
+    with pytest.raises(CannotStart, match=r"nowhere lacks one of tls\.crt, tls\.key and ca\.crt"):
+        asyncio.run(use({"SKERRY_STATE": f"{cluster.url}&certificates=/nowhere"}))
+    member = Member(id="a", kind="node", region="r")
+    registry = open_registry(home, {"SKERRY_REGISTRY": cluster.url.partition("?")[0]})
+    registry.announce(member)
+    assert registry.members() == [member]
+    registry.close()
+    cluster.stop()
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("nats://a?replicas=3", "there is no option 'replicas'"),
+        ("nats://a b", "'a b' is no HOST"),
+        ("tls://a?certificates=/nowhere", "/nowhere lacks one of"),
+    ],
+)
+def test_a_registry_that_is_written_wrongly(home: Home, url: str, message: str) -> None:
+    with pytest.raises(RegistryUnavailable, match=f"SKERRY_REGISTRY: .*{message}"):
+        open_registry(home, {"SKERRY_REGISTRY": url})

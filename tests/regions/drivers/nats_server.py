@@ -34,6 +34,10 @@ accounts {{
 ROUTES = """
 cluster {{ name: here, listen: "127.0.0.1:{route}", routes: [{routes}] }}
 """
+TLS = """
+tls {{ cert_file: "{folder}/tls.crt", key_file: "{folder}/tls.key", ca_file: "{folder}/ca.crt",
+       verify: true }}
+"""
 
 
 class NatsServer:
@@ -86,8 +90,12 @@ class NatsCluster:
     """Servers with a system account, one or several in a cluster; each may be killed, frozen and
     started again."""
 
-    def __init__(self, folder: Path, size: int = 3, sync: str = "always") -> None:
+    def __init__(
+        self, folder: Path, size: int = 3, sync: str = "always", tls: Path | None = None
+    ) -> None:
+        """`tls`: a folder of certificates, which all servers have; clients need one, too."""
         self.folder = folder
+        self._scheme = "nats" if tls is None else "tls"
         self.names = [f"n{number}" for number in range(1, size + 1)]
         ports = free_ports(2 * size)
         self._ports = dict(zip(self.names, ports[:size], strict=True))
@@ -96,6 +104,8 @@ class NatsCluster:
             text = CONFIG.format(
                 name=name, port=ports[number], store=folder / name / "store", sync=sync
             )
+            if tls is not None:
+                text += TLS.format(folder=tls)
             if size > 1:
                 others = [f'"nats://127.0.0.1:{port}"' for port in ports[size:]]
                 text += ROUTES.format(route=ports[size + number], routes=", ".join(others))
@@ -108,7 +118,7 @@ class NatsCluster:
         """As an operator writes it down."""
         hosts = ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
         replicas = min(3, len(self.names))
-        return f"nats://skerry:loopback@{hosts}?system=sys:sys&replicas={replicas}"
+        return f"{self._scheme}://skerry:loopback@{hosts}?system=sys:sys&replicas={replicas}"
 
     @property
     def state(self) -> StateURL:

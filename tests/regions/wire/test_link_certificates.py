@@ -23,7 +23,8 @@ from tests.regions.wire.tls_links import (
 from skerry_regions.address import Address
 from skerry_regions.wire import link_tls
 from skerry_regions.wire.link_auth import LinkCredentials, connect
-from skerry_regions.wire.link_certificates import BadCertificates, LinkCertificates, LinkFiles
+from skerry_regions.wire.link_certificates import LinkCertificates
+from skerry_regions.wire.link_files import BadCertificates, LinkFiles
 
 pytestmark = pytest.mark.anyio
 

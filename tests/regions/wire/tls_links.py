@@ -16,7 +16,8 @@ from skerry_regions.control.machines.authority import Authority, read_request
 from skerry_regions.control.machines.folder import certificate_request, kept_key
 from skerry_regions.private_files import replace_file
 from skerry_regions.wire.link_auth import LinkCredentials, connect, listen
-from skerry_regions.wire.link_certificates import LinkCertificates, LinkFiles
+from skerry_regions.wire.link_certificates import LinkCertificates
+from skerry_regions.wire.link_files import LinkFiles
 from skerry_regions.wire.link_key import LinkKey, LinkRefused, Purpose
 
 LOOPBACK = Address(host="127.0.0.1", port=0)
@@ -45,6 +46,25 @@ class Machines:
         """What a process of the machine `name` has."""
         files = LinkFiles.joined(self.issue(name, *runs))
         return LinkCredentials(certificates=LinkCertificates(files))
+
+    def certify(self, folder: Path, names: str = "IP:127.0.0.1") -> Path:
+        """Write what NATS servers show, by the commands of docs/operations.md."""
+        folder.mkdir(exist_ok=True)
+        made = folder / "new"
+        request = ["openssl", "req", "-new", "-newkey", "ec", "-pkeyopt",
+                   "ec_paramgen_curve:P-256", "-nodes", "-keyout", f"{made}.key",
+                   "-subj", "/CN=nats-1", "-out", f"{made}.csr",
+                   "-addext", f"subjectAltName={names}",
+                   "-addext", "extendedKeyUsage=serverAuth,clientAuth"]  # fmt: skip
+        subprocess.run(request, check=True, capture_output=True)
+        sign = ["openssl", "x509", "-req", "-in", f"{made}.csr", "-copy_extensions", "copyall",
+                "-CA", str(self.folder / "authority.pem"), "-days", "365",
+                "-out", f"{made}.crt"]  # fmt: skip
+        subprocess.run(sign, check=True, capture_output=True)
+        replace_file(folder / "ca.crt", self.authority.pem.encode())
+        for name in ("crt", "key"):
+            replace_file(folder / f"tls.{name}", Path(f"{made}.{name}").read_bytes())
+        return folder
 
     def revoke(self, at: str, *names: str) -> None:
         """Have the machine `at` know that others were revoked."""

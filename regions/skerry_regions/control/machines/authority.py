@@ -26,7 +26,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from skerry_regions.control.machines.messages import SERVER_NAME
 from skerry_regions.private_files import create_file
-from skerry_regions.wire.link_certificates import MACHINE_URI, PARTIAL_CHAIN, RUNS_URI
+from skerry_regions.wire.link_certificates import MACHINE_URI, RUNS_URI
+from skerry_regions.wire.link_files import PARTIAL_CHAIN
 
 DAY = 86_400.0
 AUTHORITY_SECONDS = 3650 * DAY

@@ -16,7 +16,7 @@ from skerry_regions.control.machines.messages import (
     VERSIONS_HEADER,
     versions_text,
 )
-from skerry_regions.wire.link_certificates import PARTIAL_CHAIN
+from skerry_regions.wire.link_files import PARTIAL_CHAIN
 
 ANSWER_SECONDS = 5.0
 MAX_ANSWER_BYTES = 64 << 20

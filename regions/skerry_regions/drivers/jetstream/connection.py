@@ -24,6 +24,7 @@ from skerry.errors import Unavailable
 from skerry_regions.drivers.jetstream.answers import ErrorCode, JetStreamError, StateUnfit, answered
 from skerry_regions.drivers.jetstream.server_settings import read_settings, unfit_settings
 from skerry_regions.drivers.jetstream.specs import StreamSpec, differs
+from skerry_regions.drivers.nats_tls import nats_reason, refusal
 from skerry_regions.state_url import StateURL
 
 OPEN_SECONDS = 5.0  # that a start waits for servers
@@ -46,12 +47,14 @@ class JetStream:
     def __init__(
         self, url: StateURL, *, name: str = "skerry", make_client: Callable[[], Client] = Client
     ) -> None:
-        """`name` is what the servers list it as."""
+        """`name` is what the servers list it as. Clients of servers of tls:// are encrypted ones:
+        see `nats_tls`."""
         self._url = url
         self._name = name
         self._make_client = make_client
         self._client = make_client()
         self._problem = "not connected yet"
+        self._refused = ""  # why no TLS came about with the server that was called last
         self._declared: tuple[Declared, ...] = ()
         self._keeping: asyncio.Task[None] | None = None
 
@@ -74,6 +77,9 @@ class JetStream:
             async with asyncio.timeout(OPEN_SECONDS):
                 await first
         except TimeoutError:
+            if self._refused:
+                await self.close()
+                raise StateUnfit(f"{self._refused}.") from None
             logger.warning("state %s: %s; it is tried again", self._url, self.problem)
         except StateUnfit:
             await self.close()
@@ -190,7 +196,8 @@ class JetStream:
         async def failed(error: Exception) -> None:
             """Keep what is wrong, and pause: the client does not."""
             if not client.is_connected:
-                self._problem = self._problem and _reason(error)
+                self._refused = refusal(error, self._refused)
+                self._problem = self._problem and (self._refused or nats_reason(error))
                 await asyncio.sleep(PAUSE_SECONDS)
 
         async def note() -> None:
@@ -217,7 +224,7 @@ class JetStream:
         has ended. Raises `StateUnfit`."""
         while not self._client.is_closed:
             try:
-                settings = await read_settings(self._client, self._url)
+                settings = await read_settings(self._client, self._url, self._make_client)
                 if problems := unfit_settings(settings, self._url, self._declared):
                     raise StateUnfit(" ".join(problems))
                 for spec, zone in self._declared:
@@ -248,8 +255,4 @@ class JetStream:
 
 
 def _away(error: Exception) -> Unavailable:
-    return Unavailable(f"NATS does not answer: {_reason(error)}.")
-
-
-def _reason(error: Exception) -> str:
-    return str(error) or type(error).__name__
+    return Unavailable(f"NATS does not answer: {nats_reason(error)}.")

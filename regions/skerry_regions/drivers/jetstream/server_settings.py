@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 from nats.aio.client import Client
@@ -19,6 +19,7 @@ from nats.errors import Error as NatsError
 
 from skerry.errors import Unavailable
 from skerry_regions.drivers.jetstream.specs import GIB, StreamSpec
+from skerry_regions.drivers.nats_tls import nats_reason
 from skerry_regions.state_url import StateURL
 
 LEAST_VERSION = (2, 12, 3)
@@ -88,9 +89,12 @@ def _unsynced(cluster: ClusterSettings, url: StateURL) -> list[str]:
     return [f"Set `sync_interval: always` in `jetstream {{}}` of {', '.join(loose)}, {relax}"]
 
 
-async def read_settings(client: Client, url: StateURL) -> ClusterSettings:
+async def read_settings(
+    client: Client, url: StateURL, make_client: Callable[[], Client] = Client
+) -> ClusterSettings:
     """Return what is known of the servers that `client` is connected to: of this one its version,
-    of all of them the rest where the URL names a user of the system account.
+    of all of them the rest where the URL names a user of the system account, which another client
+    is made for.
 
     Raises `Unavailable`.
     """
@@ -101,11 +105,13 @@ async def read_settings(client: Client, url: StateURL) -> ClusterSettings:
             name=str(info.get("server_name", "")), version=version_of(str(info.get("version", "")))
         )
         return ClusterSettings((here,), is_clustered)
-    return ClusterSettings(await _ask_all(url, *url.system), is_clustered)
+    return ClusterSettings(await _ask_all(url, make_client(), *url.system), is_clustered)
 
 
-async def _ask_all(url: StateURL, user: str, password: str) -> tuple[ServerSettings, ...]:
-    client, found, is_whole = Client(), dict[str, ServerSettings](), asyncio.Event()
+async def _ask_all(
+    url: StateURL, client: Client, user: str, password: str
+) -> tuple[ServerSettings, ...]:
+    found, is_whole = dict[str, ServerSettings](), asyncio.Event()
 
     async def take(message: Msg) -> None:
         server = read_server(message.data)
@@ -132,7 +138,7 @@ async def _ask_all(url: StateURL, user: str, password: str) -> tuple[ServerSetti
             async with asyncio.timeout(GATHER_SECONDS):
                 await is_whole.wait()
     except (NatsError, OSError, TimeoutError) as error:
-        raise Unavailable(f"the system account of NATS: {error or type(error).__name__}") from error
+        raise Unavailable(f"the system account of NATS: {nats_reason(error)}") from error
     finally:
         await client.close()
     if not found:
