@@ -68,13 +68,18 @@ def test_it_may_be_off(default_model: ModelFiles, tmp_path: Path) -> None:
 def test_the_wheel_has_the_consoles_files(tmp_path: Path) -> None:
     builders = pytest.importorskip("hatchling.builders.wheel")
     [wheel] = builders.WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
-    prefix = "skerry_edge/console/static/"
+    console = "skerry_edge/console/"
+    folders = {"static": ROOT / "edge" / console / "static", "docs": ROOT / "docs"}
     with zipfile.ZipFile(wheel) as files:
-        packed = {name: files.read(name) for name in files.namelist() if name.startswith(prefix)}
-    folder = ROOT / "edge" / prefix
-    here = [path for path in folder.rglob("*") if path.is_file()]
-    assert len(here) > 5
-    assert packed == {prefix + str(path.relative_to(folder)): path.read_bytes() for path in here}
+        packed = {name: files.read(name) for name in files.namelist() if name.startswith(console)}
+    assert f"{console}docs.html" in packed
+    for name, folder in folders.items():
+        prefix = f"{console}{name}/"
+        here = [path for path in folder.rglob("*") if path.is_file()]
+        assert len(here) > 20
+        assert {path: held for path, held in packed.items() if path.startswith(prefix)} == {
+            prefix + path.relative_to(folder).as_posix(): path.read_bytes() for path in here
+        }
 
 
 SPLIT = f"""\

@@ -28,7 +28,7 @@ from skerry_edge.answer_headers import AnswerHeaders
 from skerry_edge.api import cors
 from skerry_edge.api.batch.service import dispatching
 from skerry_edge.api.edge_request import EdgeRequest
-from skerry_edge.api.operations import OPERATIONS, errors_of
+from skerry_edge.api.operations import OPERATIONS, errors_of, openapi_document
 from skerry_edge.console.console import Console
 from skerry_edge.envelopes import error_response, known_error
 from skerry_edge.gate.auth import authenticated, check_host, check_scopes
@@ -71,7 +71,9 @@ def create_app(edge: Edge) -> Starlette:
             await stack.enter_async_context(dispatching(rim.serve, edge, errors_of))
             yield
 
-    beside = [] if edge.console == "off" else [Middleware(_Beside, Console(edge, rim.serve))]
+    beside = list[Middleware]()
+    if edge.console != "off":
+        beside = [Middleware(_Beside, Console(edge, rim.serve, openapi_document))]
     return Starlette(
         middleware=[*beside, *cors.middleware(edge.cors_origins), Middleware(_Served, rim=rim)],
         lifespan=lifespan,
@@ -87,7 +89,8 @@ class _Beside:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
-        serve = self._console if path == "/" or path.startswith("/console") else self._app
+        is_consoles = path == "/" or path.startswith(("/console", "/docs"))
+        serve = self._console if is_consoles else self._app
         await serve(scope, receive, send)
 
 

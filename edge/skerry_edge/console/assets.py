@@ -11,6 +11,7 @@ import gzip
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 
 from starlette.datastructures import Headers
@@ -18,13 +19,18 @@ from starlette.responses import Response
 
 FOLDER = Path(__file__).parent / "static"
 SHELL = "index.html"
-ROOT = b"{{static}}"  # in the shell: where the other files lie
+ROOT, SITE, TITLE, MAIN = "{{static}}", "{{site}}", "{{title}}", "{{main}}"  # in the shell
+NO_SCRIPTS = (
+    '<main id="main" tabindex="-1"><noscript>The console needs JavaScript from this server. All '
+    "that it shows is in the API, too.</noscript></main>"
+)
 STATIC = "/console/static/"
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
+    ".webp": "image/webp",
 }
 FOR_EVER = "private, max-age=31536000, immutable"
 CHECK_FIRST = "no-cache"
@@ -76,8 +82,12 @@ class Assets:
         self._by_path = {
             self.root + name: Asset.of(content, name, FOR_EVER) for name, content in others.items()
         }
-        shell = files[SHELL].replace(ROOT, self.root.encode())
-        self.shell = Asset.of(shell, SHELL, CHECK_FIRST)
+        self._shell = files[SHELL].decode().replace(ROOT, self.root)
+
+    def shell(self, site: str, title: str = "Skerry", main: str = NO_SCRIPTS) -> Asset:
+        """Return the shell of a site's pages around what one begins with, which is HTML."""
+        page = self._shell.replace(SITE, site).replace(TITLE, escape(title)).replace(MAIN, main)
+        return Asset.of(page.encode(), SHELL, CHECK_FIRST)
 
     def find(self, path: str) -> Asset | None:
         """Return the file of a path; None where there is none."""

@@ -8,6 +8,7 @@ The rest is every console's (`site`).
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from starlette.datastructures import Headers
@@ -49,13 +50,22 @@ class Serve(Protocol):
 
 
 class Console(ConsoleSite):
-    """The console of one edge. `serve` answers what is the API's."""
+    """The console of one edge. `serve` answers what is the API's, and `describe` describes it."""
 
-    def __init__(self, edge: Edge, serve: Serve, assets: Assets | None = None) -> None:
+    site = "edge"
+
+    def __init__(
+        self,
+        edge: Edge,
+        serve: Serve,
+        describe: Callable[[], Mapping[str, Any]],
+        assets: Assets | None = None,
+    ) -> None:
         codes = LoginCodes(edge.secret, edge.traces.edge, edge.wall_clock)
         super().__init__(edge.tokens, edge.logins, codes, edge.wall_clock, assets)
         self._edge = edge
         self._serve = serve
+        self._describe = describe
         self.live = Live(edge.traces, edge.wall_clock, edge.is_ending)
         self.answers["GET", "/console/live"] = self._follow
 
@@ -80,6 +90,9 @@ class Console(ConsoleSite):
         check_account(scope["path"], principal)
         call = InsideCall(request_id=str(uuid.uuid4()), principal=principal, priority="interactive")
         await self._serve(scope, receive, send, call)
+
+    def description(self) -> Mapping[str, Any]:
+        return self._describe()
 
     def answered(self, method: str, status: int) -> None:
         method = "GET" if method in ("GET", "HEAD") else "POST"

@@ -23,6 +23,7 @@ from skerry_edge.gate.oidc.logins import Logins
 from skerry_edge.gate.principal import Principal
 from skerry_edge.gate.tokens import TokenStore
 from skerry_regions.control.api.access import INSIDE, ControlCaller
+from skerry_regions.control.api.operations import openapi_document
 from skerry_regions.spec_types import ConsoleMode
 
 OF_PAGES = frozenset({b"origin", b"sec-fetch-site"})
@@ -31,6 +32,8 @@ OF_PAGES = frozenset({b"origin", b"sec-fetch-site"})
 
 class ControlConsole(ConsoleSite):
     """The console of a control plane, whose API is `app`."""
+
+    site = "control"
 
     def __init__(
         self,
@@ -58,7 +61,7 @@ class ControlConsole(ConsoleSite):
 
     def told(self, session: Session) -> dict[str, Any]:
         rights = sorted(self._caller_of(session.principal).rights)
-        return {"site": "control", "rights": rights}
+        return {"site": self.site, "rights": rights}
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)
@@ -69,6 +72,9 @@ class ControlConsole(ConsoleSite):
         headers = [each for each in scope["headers"] if each[0] not in OF_PAGES]
         inner = {**scope, "headers": headers, INSIDE: self._caller_of(principal)}
         await self._app(inner, receive, send)
+
+    def description(self) -> dict[str, Any]:
+        return openapi_document()
 
     def answered(self, method: str, status: int) -> None:
         """Count nothing: the control plane's metrics are of what it does."""

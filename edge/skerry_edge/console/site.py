@@ -6,6 +6,8 @@
     /console/login, …/logout     a session, by token or one-time code
     /console/issuers, …/oidc     a session, by a login at an OpenID provider
     /console/session             who is logged in, and what there is to see
+    /docs                        → /console/docs
+    /console/docs…               docs, and the reference of the API: for whoever sees the console
     /console/api/…               the API of whoever serves it, as the session's token
 
 No route of an API takes the cookie, and none of a console a bearer token.
@@ -13,10 +15,11 @@ No route of an API takes the cookie, and none of a console a bearer token.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, ClassVar, Literal
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
@@ -27,7 +30,9 @@ from skerry import __version__
 from skerry.errors import AuthenticationError, NotFound, SkerryError
 from skerry_edge.console.assets import Assets
 from skerry_edge.console.codes import LoginCodes
+from skerry_edge.console.docs import Docs
 from skerry_edge.console.login import ConsoleLogin, cookie_in, cookie_of, keep_session
+from skerry_edge.console.markdown import PATH as DOCS
 from skerry_edge.console.origin import SECURITY_HEADERS, check_own
 from skerry_edge.console.redirect import HOME, LOGIN_PATH, NO_STORE, Redirects, redirected
 from skerry_edge.console.sessions import Session, Sessions
@@ -45,6 +50,8 @@ Answer = Callable[[Request], Awaitable[Response]]
 class ConsoleSite(ABC):
     """A console as an ASGI application."""
 
+    site: ClassVar[Literal["edge", "control"]]  # whose pages it has
+
     def __init__(
         self,
         tokens: TokenStore,
@@ -58,6 +65,8 @@ class ConsoleSite(ABC):
         self._logins = logins
         self._codes = codes
         self._assets = assets or Assets()
+        self._shell = self._assets.shell(self.site)
+        self._docs = Docs(self._assets, self.site, self.description)
         self._redirects = None if logins is None else Redirects(logins, clock)
         self.sessions = Sessions(tokens, logins, clock)
         self.answers: dict[tuple[str, str], Answer] = {
@@ -88,16 +97,20 @@ class ConsoleSite(ABC):
         """Have the API answer as it answers a token. Raises what refuses it."""
 
     @abstractmethod
+    def description(self) -> Mapping[str, Any]:
+        """Return the OpenAPI document of the API."""
+
+    @abstractmethod
     def answered(self, method: str, status: int) -> None:
         """Count an answer of the console itself."""
 
     # --- what is alike ---------------------------------------------------------------------------
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request to `/` or below `/console`; others, and those of whom the console is not
-        shown to, as the API would."""
+        """Answer a request to what is the console's; others, and those of whom it is not shown to,
+        as the API would."""
         path = scope.get("path", "")
-        is_own = path == "/" or path.startswith("/console")
+        is_own = path in ("/", "/docs") or path.startswith(("/console", "/docs/"))
         if not (is_own and self.is_shown(scope, Headers(scope=scope))):
             await self.serve(scope, receive, send)
             return
@@ -127,11 +140,17 @@ class ConsoleSite(ABC):
             return await redirected(self._redirects, self.sessions, request)
         if path in ("/", "/console"):
             return RedirectResponse(HOME, headers=NO_STORE)
+        if path.startswith("/docs"):
+            return RedirectResponse(f"/console{path}", headers=NO_STORE)
+        if path == DOCS or path.startswith(f"{DOCS}/"):
+            query = request.query_params.get("q", "")
+            page = await asyncio.to_thread(self._docs.find, path, query)
+            return page.answer(request.headers)
         if (asset := self._assets.find(path)) is not None:
             return asset.answer(request.headers)
         if path.startswith("/console/static/") or not path.startswith(HOME):
             raise NotFound("The console has no such file; load the page again.")
-        return self._assets.shell.answer(request.headers)
+        return self._shell.answer(request.headers)
 
     async def _login(self, request: Request) -> Response:
         """Take an API token, a login of an issuer or a one-time code, and give a session."""

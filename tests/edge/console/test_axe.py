@@ -36,6 +36,7 @@ PAGES = {
     "playground": "#run", "requests": ".requests tbody tr", "one request": ".why-row",
     "regions": ".light", "models": ".models tbody tr", "usage": ".sums",
     "batches": ".batches tbody tr", "login": "#token",
+    "docs": ".doc dl", "docs/console": ".doc img", "docs/calls/createMessage": ".try .check",
 }  # fmt: skip
 
 

@@ -83,7 +83,7 @@ def test_every_page_is_reached_by_keys_alone(pages: Pages) -> None:
         page.wait_for_selector(f".nav a[data-page='{name}'][aria-current='page']")
         assert page.evaluate("location.pathname") == f"/console/{name}"
         page.keyboard.press("Escape")
-    assert links.count() == 6
+    assert links.count() == 7
 
 
 def test_a_tenant_sees_what_it_may_run_and_no_node(at: Deployment, pages: Pages) -> None:

@@ -179,6 +179,13 @@ def one_request(page: Any) -> None:
     page.wait_for_selector(".why-row")
 
 
+def one_call(page: Any) -> None:
+    page.check("[name=stream]")
+    page.click(".try .primary")
+    page.wait_for_selector("text=whole after")
+    page.locator(".try pre").scroll_into_view_if_needed()
+
+
 PICTURES: dict[str, tuple[str, str, Callable[[Any], None]]] = {
     "playground": ("playground", "#run", playground),
     "requests": ("requests", ".requests tbody tr", lambda page: None),
@@ -187,6 +194,8 @@ PICTURES: dict[str, tuple[str, str, Callable[[Any], None]]] = {
     "models": ("models", ".models tbody tr", lambda page: None),
     "usage": ("usage", ".sums", lambda page: None),
     "batches": ("batches", ".batches tbody tr", lambda page: None),
+    "docs": ("docs", ".doc dl", lambda page: None),
+    "call": ("docs/calls/createChatCompletion", ".try .primary:enabled", one_call),
 }
 
 

@@ -11,7 +11,7 @@ export class Refused extends Error {
 }
 
 /** Who is logged in, and what there is to call; set by `session` and `login`. */
-export const me = { site: "edge", account: "", role: null, scopes: [], models: [], holder: "", edge: "", version: "" };
+export const me = { site: document.documentElement.dataset.site, account: "", role: null, scopes: [], models: [], holder: "", edge: "", version: "" };
 
 const server = () => (me.site === "edge" ? "This edge" : "The control plane");
 
@@ -69,20 +69,34 @@ export const control = (method, path, body, headers) =>
 
 export const stream = (view, signal) => send("GET", `/console/live?view=${view}`, undefined, { signal });
 
-/** Yields the events of a stream: `{event, data}`, and `{comment}` of its comments. */
-export async function* events(reply) {
+/** Calls the API with a token, which is kept nowhere, or else as the session; returns what it answers. */
+export function attempt(method, path, token, headers, more) {
+  const isOwn = me.account && !token, own = isOwn ? HEADERS : token ? { authorization: `Bearer ${token}` } : {};
+  return fetch(isOwn ? `/console/api${path}` : path, { method, headers: { ...headers, ...own }, credentials: isOwn ? "same-origin" : "omit", redirect: "error", ...more });
+}
+
+/** Yields the text of an answer as it comes. */
+export async function* pieces(reply) {
+  if (!reply.body) return;
   const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
   try {
     for (;;) {
       const { done, value } = await reader.read();
       if (done) return;
-      const frames = (rest + value).split("\n\n");
-      rest = frames.pop();
-      for (const frame of frames) yield* parsed(frame);
+      yield value;
     }
   } finally {
     reader.cancel().catch(() => {});
+  }
+}
+
+/** Yields the events of a stream: `{event, data}`, and `{comment}` of its comments. */
+export async function* events(reply) {
+  let rest = "";
+  for await (const piece of pieces(reply)) {
+    const frames = (rest + piece).split("\n\n");
+    rest = frames.pop();
+    for (const frame of frames) yield* parsed(frame);
   }
 }
 

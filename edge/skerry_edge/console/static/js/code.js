@@ -1,7 +1,7 @@
 // The same call in other words. Addresses and tokens are those of the environment: none is written here.
 const ENDPOINT = "$SKERRY_BASE_URL/client/v4/accounts/$SKERRY_ACCOUNT_ID/ai";
 
-const shell = (value) => `'${value.replaceAll("'", "'\\''")}'`;
+export const shell = (value) => `'${value.replaceAll("'", "'\\''")}'`;
 const js = (value, indent = 0) => JSON.stringify(value, null, 2).replaceAll("\n", `\n${" ".repeat(indent)}`);
 
 /** A value as Python writes it. */

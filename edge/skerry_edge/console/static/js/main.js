@@ -11,6 +11,8 @@ const PAGES = [
   { id: "batches", name: "Batches", key: "b", question: "What waits, and what came of it?" },
   { id: "control", site: "control", name: "Control plane", key: "c", question: "Is what runs what is wanted?" },
   { id: "audit", site: "control", name: "Audit", key: "a", question: "Who did what?" },
+  // For whoever sees a console at all; the server renders it, so it is loaded as a whole.
+  { id: "docs", isOpen: true, name: "Docs", key: "d", question: "How is it called, and how does it work?" },
 ];
 const root = document.documentElement;
 const main = $("#main");
@@ -24,8 +26,8 @@ let turn = 0; // of the page that was wanted last
 let links = [];
 const who = h("div", { class: "who" });
 
-/** The pages of whoever serves this console: an edge, or the control plane. */
-const offered = () => PAGES.filter((each) => (each.site ?? "edge") === me.site);
+/** The pages of whoever serves this console, an edge or the control plane, for whoever looks. */
+const offered = () => PAGES.filter((each) => each.isOpen || (me.account && (each.site ?? "edge") === me.site));
 
 function offer() {
   links = offered().map((each) =>
@@ -56,17 +58,23 @@ async function leave() {
 
 function wanted() {
   const [id, ...rest] = location.pathname.slice("/console/".length).split("/");
-  return { entry: offered().find((each) => each.id === id) ?? offered()[0], rest: rest.join("/") };
+  return { entry: offered().find((each) => each.id === id) ?? (me.account ? offered()[0] : null), rest: rest.join("/") };
 }
 
 export function go(path) {
+  if (/^\/console\/docs\b/.test(path)) {
+    location.assign(path);
+    return;
+  }
   if (path !== location.pathname + location.search) history.pushState(null, "", path);
   show();
 }
 
 async function show() {
   const { entry, rest } = wanted();
+  if (!entry) return showLogin();
   if (page?.id === entry.id && page.update) return page.update(decodeURIComponent(rest));
+  if (entry.isOpen && main.dataset.page !== entry.id) return location.reload(); // somebody went back to it
   const mine = ++turn;
   let module;
   try {
@@ -79,16 +87,18 @@ async function show() {
   }
   if (mine !== turn) return;
   page?.stop?.();
-  document.title = `${entry.name} · Skerry`;
   title.textContent = entry.name;
   question.textContent = entry.question;
   for (const link of links) {
     if (link.dataset.page === entry.id) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  main.replaceChildren();
-  main.dataset.page = entry.id;
-  scrollTo(0, 0);
+  if (!entry.isOpen) {
+    document.title = `${entry.name} · Skerry`;
+    main.replaceChildren();
+    main.dataset.page = entry.id;
+    scrollTo(0, 0);
+  }
   page = { id: entry.id, ...module.mount(main, decodeURIComponent(rest)) };
 }
 
@@ -102,7 +112,11 @@ addEventListener("click", (event) => {
 
 // --- logging in ---------------------------------------------------------------------------------
 
-addEventListener("loggedout", () => showLogin());
+addEventListener("loggedout", () => {
+  me.account = "";
+  if (wanted().entry) visit();
+  else showLogin();
+});
 
 const REFUSALS = {
   over: "This login took too long, or another browser began it. Try again.",
@@ -153,8 +167,18 @@ async function enter(credentials, failed) {
   welcome();
 }
 
+/** Somebody reads what is open, and is not logged in. */
+function visit() {
+  delete root.dataset.out;
+  root.dataset.guest = "";
+  offer();
+  who.replaceChildren(h("a", { href: "/console/" }, "Log in"));
+  show();
+}
+
 function welcome() {
   delete root.dataset.out;
+  delete root.dataset.guest;
   offer();
   who.replaceChildren(h("b", {}, me.role ?? "no role"),
     h("span", {}, `account ${me.account.slice(0, 8)}… · ${me.site === "edge" ? `edge ${me.edge || "?"}` : "control plane"}`));
@@ -189,7 +213,7 @@ async function begin() {
 
 const keys = () => [
   [["g", ...offered().map((each) => each.key)], `then: ${offered().map((each) => each.name).join(", ")}`],
-  [["/"], "filter (requests)"], [["j", "k"], "next, previous row"], [["Enter"], "open the row"], [["."], "pause, go on"],
+  [["/"], "filter, search"], [["j", "k"], "next, previous row"], [["Enter"], "open the row"], [["."], "pause, go on"],
   [["n"], "day, night"], [["?"], "these keys"], [["Esc"], "leave a field, close what is open"],
   [["Ctrl", "Enter"], "run (playground)"], [["Ctrl", "Shift", "Enter"], "replay with the same seed"],
 ];
@@ -206,7 +230,10 @@ addEventListener("keydown", (event) => {
     if (to) { go(`/console/${to.id}`); return; }
   }
   if (event.key === "g") after = event.timeStamp;
-  else if (event.key === "n") theme();
+  else if (event.key === "/" && $("#filter")) {
+    event.preventDefault();
+    $("#filter").focus();
+  } else if (event.key === "n") theme();
   else if (event.key === "?") help();
   else page?.key?.(event, false);
 });

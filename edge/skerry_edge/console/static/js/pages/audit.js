@@ -47,11 +47,5 @@ export function mount(main) {
       looks.stop();
       $(".banner").hidden = true;
     },
-    key(event, isField) {
-      if (event.key === "/" && !isField) {
-        event.preventDefault();
-        filter.focus();
-      }
-    },
   };
 }

@@ -202,10 +202,7 @@ export function mount(main, opened) {
     },
     key(event, isField) {
       if (isField) return;
-      if (event.key === "/") {
-        event.preventDefault();
-        filter.focus();
-      } else if (event.key === ".") toggle();
+      if (event.key === ".") toggle();
       else if (event.key === "j") move(1);
       else if (event.key === "k") move(-1);
       else if (event.key === "Enter" && cursor >= 0 && event.target === document.body) $(".cursor a", table.body).click();
