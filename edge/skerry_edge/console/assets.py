@@ -30,6 +30,7 @@ TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
+    ".json": "application/json",
     ".webp": "image/webp",
 }
 FOR_EVER = "private, max-age=31536000, immutable"
