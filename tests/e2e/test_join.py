@@ -72,11 +72,11 @@ class Platform:
         self._processes: list[Process] = []
         self._clients: list[ControlClient] = []
 
-    def start(self, *, port: str = "0") -> None:
+    def start(self, *arguments: str, port: str = "0") -> None:
         """The control plane, and a client of it."""
         self.control = self._run(
             self.skerry, "control", "control", "--port", "0", "--own",
-            "--join-host", "127.0.0.1", "--join-port", port,
+            "--join-host", "127.0.0.1", "--join-port", port, *arguments,
         )  # fmt: skip
         self.url = self.control.says(r"Machines join at (\S+)\.\n")[1]
         self.control.says("is ready at")

@@ -25,6 +25,8 @@ from skerry_cli import build_parser
 from skerry_cli.home import control_home
 from skerry_cli.roles import control_plane, edge, node
 from skerry_edge.limits import Limits
+from skerry_regions.control.desired.manifest import parse_manifest, wishes
+from skerry_regions.control.desired.resources import POOL, PoolSpec
 from skerry_regions.control.planning import plan
 from skerry_regions.node import process as node_process
 from skerry_regions.topology.loading import parse_topology
@@ -34,6 +36,7 @@ OVERLAYS = sorted(
     str(each.parent.relative_to(FOLDER)) for each in FOLDER.rglob("kustomization.yaml")
 )
 WHOLE = ("one-region", "three-regions/fra")  # with a control plane and a region
+PODS = "one-region-pods"  # whose nodes the control plane starts
 LEAST_KUSTOMIZE = 5  # of `patches` and merged literals
 VERSIONS = [f"1.{minor}.0" for minor in range(30, 38)]
 SEGMENT = {"POD_IP": "10.0.0.7", "POD_NAME": "skerry-0", "NATS_PASSWORD": "secret"}
@@ -117,7 +120,7 @@ def test_what_is_started_is_a_command(overlay: str) -> None:
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_pods_are_shut_in_and_bounded(overlay: str) -> None:
     for name, pod, container in pods(overlay):
-        assert pod["automountServiceAccountToken"] is False, name
+        assert pod["automountServiceAccountToken"] is ("serviceAccountName" in pod), name
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["runAsUser"] == 10001
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -169,6 +172,8 @@ def test_stopping_leaves_time_to_drain(overlay: str) -> None:
 def test_topologies_say_what_regions_join(overlay: str) -> None:
     for name, each in of(overlay, "ConfigMap").items():
         if name.startswith("skerry-topology"):
+            if overlay == PODS:
+                continue
             topology = parse_topology(each["data"]["topology.yaml"].encode())
             assert {pool.replicas for pool in topology.pools} == {0}
             wanted = {f"{pool.region}-{pool.name}" for pool in topology.pools}
@@ -179,6 +184,31 @@ def test_topologies_say_what_regions_join(overlay: str) -> None:
                 if key.startswith("skerry-region") and other.split("/")[0] == overlay.split("/")[0]
             }
             assert wanted == joined
+
+
+def test_nodes_on_pods_are_all_that_there_are_where_the_control_plane_starts_them() -> None:
+    [wanted] = [
+        parse_manifest(each["data"]["topology.yaml"].encode(), name)
+        for name, each in of(PODS, "ConfigMap").items()
+        if name.startswith("skerry-topology")
+    ]
+    specs = [wish.spec for wish in wishes(wanted.value) if wish.kind is POOL]
+    assert {spec.launcher for spec in specs if isinstance(spec, PoolSpec)} == {"kubernetes"}
+    assert of(PODS, "StatefulSet").keys() == {"skerry-control", "skerry-edge", "skerry-nats"}
+    [(_, pod, container)] = [each for each in pods(PODS) if each[0] == "skerry-control"]
+    args = build_parser().parse_args(
+        [expanded(each, values_of(PODS, container)) for each in container["args"]]
+    )
+    [service] = [each for name, each in of(PODS, "Service").items() if name == "skerry-control"]
+    assert args.kubernetes == "in-cluster"
+    assert args.kubernetes_join == f"https://skerry-control:{service['spec']['ports'][0]['port']}"
+    [account] = of(PODS, "ServiceAccount")
+    assert pod["serviceAccountName"] == account
+    [binding] = of(PODS, "RoleBinding").values()
+    assert binding["subjects"] == [
+        {"kind": "ServiceAccount", "name": account, "namespace": "skerry"}
+    ]
+    assert binding["roleRef"]["name"] in of(PODS, "Role")
 
 
 def test_the_guide_says_what_there_is() -> None:

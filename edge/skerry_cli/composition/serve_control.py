@@ -33,7 +33,7 @@ from skerry_cli.composition.control_parts import (
     write_down,
 )
 from skerry_cli.composition.listening import Front, Where
-from skerry_cli.composition.serve_machines import DRAIN_SECONDS, machines
+from skerry_cli.composition.serve_machines import DRAIN_SECONDS, PodOptions, machines, pods
 from skerry_cli.composition.starter import Starter
 from skerry_cli.home.control_home import (
     DEFAULT_HOST,
@@ -100,6 +100,7 @@ class ControlOptions:
     known_hosts: frozenset[str] = frozenset()  # names that it is reached by, beside its address
     console: ConsoleMode = "loopback"  # whom its pages are shown to
     join: tuple[str, int] | None = None  # host and port where machines join
+    pods: PodOptions | None = None  # in Kubernetes, which join there
     lifeline: int | None  # descriptor that a supervisor gave us
     progress: Progress = lambda what, share: None  # of what it starts
 
@@ -201,11 +202,16 @@ async def _serve(
             changed=wake.set,
             expected=() if options.join is None else hosts_of(store),
         )
+        making = pods(
+            options.pods, nodes, lambda: reconciler.wanted(), lambda: joining, term=term,
+            changed=wake.set, lost=stop.set,
+        )  # fmt: skip
+        remote = await stack.enter_async_context(making)
         first_start = None if host is None else FirstStart(has_adopted=launcher.has_adopted)
         reconciler = Reconciler(
             store,
             changes,
-            Launchers(launcher, nodes),
+            Launchers(launcher, remote),
             models,
             wake=wake,
             joined=joined.running,
@@ -222,7 +228,6 @@ async def _serve(
             )
             note(f"Machines join at {url_of(join_listener, tls=True)}.")
         zones = ZoneBook(store)
-
         logins = Logins(account_id)
         stack.push_async_callback(logins.close)
         files = [following_issuers(home, logins)]
@@ -234,9 +239,7 @@ async def _serve(
             return front.certificate_ends("control") | machines
 
         metrics = ControlMetrics(reconciler, lambda: store.desired, home.root, ends)
-
         hosts = options.known_hosts | {host_of(options.where.host)}
-
         control = Control(
             store=store,
             changes=changes,
@@ -262,7 +265,6 @@ async def _serve(
         app = with_console(
             create_app(control), tokens, logins, account_id, key, mode=options.console, hosts=hosts
         )
-
         stack.callback(LoopWatch(metrics.loop_late.observe).close)
 
         def ready() -> None:

@@ -1,12 +1,16 @@
-"""The control plane's listener for machines that join, beside that of its API."""
+"""The control plane's listener for machines that join, and pods, which it has Kubernetes make."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import hashlib
+import platform
 import socket
+import time
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
@@ -20,17 +24,23 @@ from skerry_edge.limits import Limits
 from skerry_regions.control.api.machine_api import create_machine_app
 from skerry_regions.control.api.machine_calls import MachineControl
 from skerry_regions.control.desired.store import Store
+from skerry_regions.control.kubernetes.api_server import AccessError, ApiServer, ClusterAccess
+from skerry_regions.control.kubernetes.pod_launcher import PodLauncher
+from skerry_regions.control.kubernetes.pod_sets import TOKEN_SECONDS, PodSets
+from skerry_regions.control.kubernetes.pool_pods import PodSource
 from skerry_regions.control.machines.authority import Authority, AuthorityError, ListenerTLS
 from skerry_regions.control.machines.book import Machines
 from skerry_regions.control.machines.folder import JoinError
 from skerry_regions.control.machines.hosts import Hosts
 from skerry_regions.control.machines.join_tokens import JoinTokens
-from skerry_regions.control.machines.joined import JoinedMachines, keep_telling_revoked
+from skerry_regions.control.machines.joined import JoinedMachines, Wanted, keep_telling_revoked
 from skerry_regions.control.machines.joining import Joining, OwnMachine
 from skerry_regions.control.machines.messages import MAX_REQUEST_BYTES, Credentials
+from skerry_regions.control.planning.launcher import Launcher
 from skerry_regions.registry import Registry
 
 DRAIN_SECONDS = 5  # requests of the control plane are short
+TOKEN_USES = 1000  # a pod spends one when its volume is new
 
 
 @contextlib.asynccontextmanager
@@ -132,3 +142,69 @@ def _issuers(home: Home) -> bytes | None:
     except IssuersError:  # which whoever follows the file has logged
         return None
     return msgspec.json.encode(IssuerFile(issuers=found)) if found else b""
+
+
+# --- pods ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodOptions:
+    """Where pods are made, and of what."""
+
+    access: ClusterAccess
+    join: str  # URL at which they reach the control plane
+    image: str  # empty: that of the pod that we are
+    template: Path
+
+
+@contextlib.asynccontextmanager
+async def pods(
+    options: PodOptions | None,
+    nodes: Hosts,
+    wanted: Callable[[], Wanted | None],
+    joining: Callable[[], Joining | None],
+    *,
+    term: int,
+    changed: Callable[[], None],
+    lost: Callable[[], None],
+) -> AsyncGenerator[Launcher]:
+    """Keep pods as pools need them until the block ends, and return what starts nodes on them and
+    on hosts; without options on hosts alone. Raises `CannotStart`.
+
+    `lost` is called when they are kept no longer; the block's end raises the bug that ended it.
+    """
+    if options is None:
+        yield nodes
+        return
+
+    def token(pool: str, period: int) -> str:
+        values = {
+            "pool": pool, "max_uses": TOKEN_USES, "expires_in_seconds": 2 * TOKEN_SECONDS,
+            "name": "pods",
+        }  # fmt: skip
+        # Another term's is another token: one that was deleted does not come back by this key.
+        key = f"{term} {pool} {period}"
+        through = joining()
+        assert through is not None, "pods are made where machines join"
+        made = through.tokens.create(values, actor="kubernetes", idempotency_key=key)
+        return str(made.secret)
+
+    try:
+        source = PodSource.read(options.template, image=options.image, join=options.join)
+        api = ApiServer(options.access)
+    except AccessError as error:
+        raise CannotStart(str(error)) from None
+    async with api:
+        sets = PodSets(
+            api, source, term=term, token=token, clock=time.time, own_pod=platform.node()
+        )
+        launcher = PodLauncher(nodes, sets, wanted, clock=time.monotonic, changed=changed)
+        keeping = asyncio.create_task(launcher.run(), name="pods")
+        keeping.add_done_callback(lambda _: lost())
+        try:
+            yield launcher
+        finally:
+            keeping.cancel()
+            [outcome] = await asyncio.gather(keeping, return_exceptions=True)
+            if isinstance(outcome, Exception):
+                raise outcome

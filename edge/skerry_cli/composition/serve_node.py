@@ -78,7 +78,8 @@ class HostOptions:
     """What a host offers, and where its nodes are reached."""
 
     offers: Slot
-    host: str  # where they listen
+    host: str  # where they listen …
+    port: int  # … and at which port; 0: at free ones
     advertise: str  # where others reach them; empty: there
 
 
@@ -112,6 +113,7 @@ async def _serve_host(options: HostOptions, home: Home, link: ControlLink) -> No
             environ=os.environ,
             changed=wake.set,
             host=options.host,
+            port=options.port,
             advertise=options.advertise,
         )
         stack.push_async_callback(launcher.close)

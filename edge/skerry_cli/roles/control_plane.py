@@ -27,6 +27,7 @@ from skerry_cli.home.state import Home
 from skerry_cli.logs import configure_logging
 from skerry_cli.output import complain, say
 from skerry_cli.roles import control_join
+from skerry_cli.roles.control_pods import NoPods, add_pods, pods_of
 from skerry_regions.address import is_loopback
 from skerry_regions.spec_types import DEFAULT_CONSOLE
 
@@ -76,6 +77,7 @@ def register(commands: Commands) -> None:
         help="of --join-host; 0 takes a free one (default: %(default)s)",
     )
     add_console(control)
+    add_pods(control)
     control.add_argument("--listener-fd", type=int, help=argparse.SUPPRESS)
     control.add_argument("--lifeline-fd", type=int, help=argparse.SUPPRESS)
     actions = control.add_subparsers(metavar="ACTION")
@@ -113,6 +115,10 @@ def start(args: argparse.Namespace) -> int:
     from skerry_cli.composition.serve_control import ControlOptions, serve_control
     from skerry_cli.composition.starter import run_to_the_end
 
+    try:
+        pods = pods_of(args)
+    except NoPods as error:
+        return complain(str(error))
     home = Home.from_environ(os.environ)
     home.create()
     options = ControlOptions(
@@ -122,6 +128,7 @@ def start(args: argparse.Namespace) -> int:
         known_hosts=args.known_host,
         console=args.console or DEFAULT_CONSOLE,
         join=None if args.join_host is None else (args.join_host, args.join_port),
+        pods=pods,
         lifeline=args.lifeline_fd,
     )
     return run_to_the_end(lambda: serve_control(options, home))

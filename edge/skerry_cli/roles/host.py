@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from skerry_cli.arguments import Commands, add_command, byte_size, count
+from skerry_cli.arguments import Commands, add_command, byte_size, count, port
 from skerry_cli.home.control_home import control_database
 from skerry_cli.home.machine import available_cores, available_gpus, configure_threads, free_memory
 from skerry_cli.home.state import Home
@@ -44,6 +44,16 @@ def register(commands: Commands) -> None:
         metavar="HOST",
         help="address at which nodes listen, at free ports (default: that towards the control "
         "plane)",
+    )
+    host.add_argument(
+        "--port",
+        type=port,
+        metavar="PORT",
+        help="at which a node listens, and at the next one for KV, where there is room for one "
+        "node (default: free ones)",
+    )
+    host.add_argument(
+        "--hostname", metavar="NAME", help="that it is listed by (default: this machine's)"
     )
     host.add_argument("--home", type=Path, help="models, caches (default: SKERRY_HOME)")
     add_join(host, decides="which nodes run here")
@@ -83,7 +93,10 @@ def start(args: argparse.Namespace) -> int:
             gpus=available_gpus() if args.gpus is None else args.gpus,
         )
         options = HostOptions(
-            offers=offers, host=args.host or host_towards(link.url), advertise=args.advertise or ""
+            offers=offers,
+            host=args.host or host_towards(link.url),
+            port=args.port or 0,
+            advertise=args.advertise or "",
         )
     except CannotJoin as error:
         return complain(str(error))

@@ -78,6 +78,7 @@ def enrolled(args: argparse.Namespace, home: Home, kind: Kind) -> ControlLink:
         if not has_joined(home.machine):
             joined = join(
                 home.machine, url, _token(args), kind=kind, pool=getattr(args, "pool", None) or "",
+                hostname=getattr(args, "hostname", None) or "",
                 keep=lambda joined: _keep_first_key(home, kind, joined.cluster_key),
             )  # fmt: skip
             note(f"Joined {url} as {joined.machine}.")

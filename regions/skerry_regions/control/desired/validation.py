@@ -128,14 +128,15 @@ def _check_place(spec: RegionSpec) -> None:
 
 def _check_airport(iata: str | None) -> None:
     if iata not in AIRPORTS:
-        raise Invalid(
-            f"the airport {iata!r} is not in our list; give latitude and longitude", field="iata"
-        )
+        what = f"the airport {iata!r} is not in our list; give latitude and longitude"
+        raise Invalid(what, field="iata")
 
 
 def _check_pool(spec: PoolSpec) -> None:
-    if spec.launcher == "machines" and spec.threads is None:
+    if spec.launcher != "local" and spec.threads is None:
         raise Invalid("a node that is placed by its threads needs some", field="threads")
+    if spec.launcher == "kubernetes" and spec.memory in (None, "none"):
+        raise Invalid("a node on a pod needs memory, to which it is bounded", field="memory")
     if not spec.is_autoscaled:
         if spec.min_replicas is not None:
             raise Invalid("min_replicas needs max_replicas", field="min_replicas")

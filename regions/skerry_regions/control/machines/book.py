@@ -44,7 +44,7 @@ class Machine:
 
     id: str
     kind: Kind
-    pool: str  # of a node
+    pool: str  # of a node, or of a host that is for one pool
     region: str
     model: str  # of a node: catalog id of what it was assigned last; empty before it has called
     hostname: str
@@ -208,13 +208,13 @@ def _new(
     [(number,)] = writing.execute("SELECT count(*) FROM machines", ())
     if number >= MAX_MACHINES:
         raise Conflict(f"there are {MAX_MACHINES} machines already")
-    if request.kind == "node":
+    if request.kind == "node" or (request.kind == "host" and spec.pool is not None):
         pool = _pool_of(spec, request.pool, writing.desired)
         region = writing.desired.pools()[pool].region
     else:
         pool, region = "", _region_of(spec, request, writing.desired)
     machine = Machine(
-        id=f"{pool or f'{region}-{request.kind}'}-{secrets.token_hex(4)}",
+        id=f"{_named(request.kind, pool, region)}-{secrets.token_hex(4)}",
         kind=request.kind,
         pool=pool,
         region=region,
@@ -237,6 +237,11 @@ def _new(
     actor = f"{join_tokens.KIND} {token}"
     writing.audit(actor, "join", KIND, machine.id, writing.desired.revision, changes)
     return machine
+
+
+def _named(kind: Kind, pool: str, region: str) -> str:
+    """Return what the id of a machine begins with."""
+    return pool if kind == "node" else f"{pool or region}-{kind}"
 
 
 def _pool_of(spec: JoinTokenSpec, asked: str, desired: Desired) -> str:

@@ -12,12 +12,12 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from skerry_regions.control.desired.desired import Desired
 from skerry_regions.control.machines.book import Machine
+from skerry_regions.control.machines.host import Host, is_of, may_run
 from skerry_regions.control.machines.joined import Wanted
 from skerry_regions.control.machines.messages import HostOrders, HostReport
 from skerry_regions.control.planning.launcher import (
@@ -26,11 +26,9 @@ from skerry_regions.control.planning.launcher import (
     NodeSettings,
     Observation,
     RunningProcess,
-    fingerprint,
 )
-from skerry_regions.control.planning.placing import HostRoom, place
+from skerry_regions.control.planning.placing import place
 from skerry_regions.node.announcer import new_incarnation
-from skerry_regions.process.launch_folder import Slot
 from skerry_regions.registry import Member
 from skerry_regions.zones import GLOBAL
 
@@ -38,44 +36,6 @@ HOST_SECONDS = 5.0  # without a report, before a host is lost
 LOOK_SECONDS = 0.1
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Host:
-    """A machine that reports, and what it is to do."""
-
-    machine: Machine
-    offers: Slot
-    heard_at: float
-    is_leaving: bool = False
-    running: dict[str, RunningProcess] = field(default_factory=dict[str, RunningProcess])
-    launches: dict[str, Launch] = field(default_factory=dict[str, Launch])  # not reported yet
-    drains: set[str] = field(default_factory=set[str])
-    stops: set[str] = field(default_factory=set[str])
-    models: set[str] = field(default_factory=set[str])  # that it was ordered to run
-
-    def processes(self) -> list[RunningProcess]:
-        """Return what runs there, and what is to. Of a host that leaves, as made of nothing that is
-        wanted: others are started elsewhere first."""
-        found = [
-            *map(self._ordered, self.running.values()),
-            *map(_starting, self.launches.values()),
-        ]
-        if self.is_leaving:
-            return [dataclasses.replace(each, fingerprint="") for each in found]
-        return found
-
-    def _ordered(self, process: RunningProcess) -> RunningProcess:
-        """Return a process as it is to be, so that nothing is ordered at each look again."""
-        if process.id not in self.drains:
-            return process
-        return dataclasses.replace(process, state="draining", seconds=0.0)
-
-    def room(self, pool: str) -> HostRoom:
-        processes = self.processes()
-        taken = [each.slot for each in processes if each.slot is not None]
-        num_same = sum(each.owner == pool for each in processes)
-        return HostRoom.of(self.machine.id, self.offers, taken, num_same)
 
 
 class Hosts:
@@ -116,7 +76,7 @@ class Hosts:
             logger.info("the host %s is there", machine.id)
         before = {(each.id, each.state) for each in host.running.values()}
         host.offers, host.is_leaving, host.heard_at = told.offers, told.is_leaving, self._clock()
-        host.running = {each.id: each for each in told.running if _is_of(each, machine, desired)}
+        host.running = {each.id: each for each in told.running if is_of(each, machine, desired)}
         for each in host.running.values():
             self._highest[each.id] = max(each.incarnation, self._highest.get(each.id, 0))
         self._ended += told.ended
@@ -189,6 +149,10 @@ class Hosts:
         self._changed()
         return gone
 
+    def hostnames(self) -> set[str]:
+        """Return those of the hosts that are there."""
+        return {host.machine.hostname for host in self._hosts.values()}
+
     # --- the launcher ----------------------------------------------------------------------------
 
     async def list(self) -> Observation:
@@ -216,7 +180,7 @@ class Hosts:
         here = [
             host
             for host in self._hosts.values()
-            if host.machine.region == settings.region
+            if may_run(host.machine, launch)
             and not host.is_leaving
             and launch.id not in host.running
         ]
@@ -255,33 +219,6 @@ class Hosts:
                     lost=why,
                 )
             )
-
-
-def _starting(launch: Launch) -> RunningProcess:
-    return RunningProcess(
-        id=launch.id,
-        owner=launch.owner,
-        kind="node",
-        region=launch.settings.region,
-        fingerprint=fingerprint(launch.settings),
-        pid=0,
-        state="starting",
-        incarnation=launch.incarnation,
-        slot=launch.slot,
-    )
-
-
-def _is_of(process: RunningProcess, machine: Machine, desired: Desired) -> bool:
-    """Return whether it is a node that may run on this host."""
-    pool = desired.pools().get(process.owner)
-    return (
-        process.kind == "node"
-        and process.slot is not None
-        and process.id.rpartition("-")[0] == process.owner
-        and process.id.rpartition("-")[2].isdecimal()
-        and pool is not None
-        and pool.region == machine.region == process.region
-    )
 
 
 def _drains(host: Host, id: str) -> bool:

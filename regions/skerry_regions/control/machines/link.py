@@ -192,6 +192,7 @@ def join(
     *,
     kind: Kind,
     pool: str = "",
+    hostname: str = "",
     keep: Callable[[Joined], None] = lambda _: None,
     clock: Callable[[], float] = time.time,
 ) -> Joined:
@@ -209,7 +210,7 @@ def join(
         with client_of(trusting(authority)) as client:
             request = JoinRequest(
                 token=token, csr=certificate_request(key), kind=kind, pool=pool,
-                hostname=platform.node()[:256], version=__version__,
+                hostname=(hostname or platform.node())[:256], version=__version__,
             )  # fmt: skip
             joined = exchange(client, "POST", f"{url}{PREFIX}/join", Joined, request)
         replace_file(folder / "authority.pem", authority.encode())

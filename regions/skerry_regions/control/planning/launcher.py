@@ -51,7 +51,7 @@ class NodeSettings(Struct, frozen=True, kw_only=True, tag="node", omit_defaults=
     @property
     def is_hosted(self) -> bool:
         """Return whether it is placed on a host."""
-        return self.launcher == "machines"
+        return self.launcher != "local"
 
 
 class EdgeSettings(Struct, frozen=True, kw_only=True, tag="edge", omit_defaults=True):

@@ -6,11 +6,29 @@ the fewest of them; then the one that has the most left.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from skerry_regions.control.planning.launcher import LaunchFailed, NodeSettings
 from skerry_regions.process.launch_folder import Slot
+
+MOST_SET_NAME = 52  # a label of 63, less what Kubernetes makes of it for a revision
+
+
+def pod_set_name(pool: str) -> str:
+    """Return the name of what Kubernetes keeps a pool's pods by; of a long one the beginning."""
+    name = f"skerry-{pool}"
+    if len(name) <= MOST_SET_NAME:
+        return name
+    tag = hashlib.blake2b(pool.encode(), digest_size=4).hexdigest()
+    return f"{name[: MOST_SET_NAME - len(tag) - 1].rstrip('-')}-{tag}"
+
+
+def pod_name(id: str) -> str:
+    """Return the name of the pod that a node runs on, where it runs on one."""
+    pool, _, number = id.rpartition("-")
+    return f"{pod_set_name(pool)}-{number}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +78,8 @@ def place(settings: NodeSettings, hosts: Iterable[HostRoom]) -> tuple[str, Slot]
 
 
 def _no_room(settings: NodeSettings, hosts: list[HostRoom]) -> str:
+    if not hosts and settings.launcher == "kubernetes":
+        return "its pod is not there: pools on pods need `skerry control --kubernetes`"
     if not hosts:
         return f"no host of {settings.region} is there: run `skerry host --join` on a machine"
     needs = _written(settings.threads or 1, settings.memory, settings.gpus)

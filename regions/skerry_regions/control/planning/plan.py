@@ -12,7 +12,7 @@ the next look.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -162,7 +162,7 @@ def _of_group(
     group: Group, living: Sequence[RunningProcess], taken: Collection[str], held: Collection[str]
 ) -> list[Action]:
     wanted = fingerprint(group.settings)
-    by_worth = sorted(living, key=_worth, reverse=True)
+    by_worth = sorted(living, key=_worth_of(group.settings), reverse=True)
     current = [process for process in by_worth if process.fingerprint == wanted]
     old = [process for process in by_worth if process.fingerprint != wanted]
     kept = current[: group.replicas]
@@ -177,10 +177,16 @@ def _of_group(
     return actions
 
 
-def _worth(process: RunningProcess) -> tuple[bool, int, int]:
-    """Return whom to keep: by what it serves, and of equals the lowest number."""
-    number = int(process.id.rpartition("-")[2])
-    return process.state == "ready", process.streams, -number
+def _worth_of(settings: Settings) -> Callable[[RunningProcess], tuple[bool, int, int]]:
+    """Return whom to keep: by what it serves, and of equals the lowest number; of nodes on pods,
+    which go from the highest, by that alone."""
+    is_on_pods = isinstance(settings, NodeSettings) and settings.launcher == "kubernetes"
+
+    def worth(process: RunningProcess) -> tuple[bool, int, int]:
+        number = int(process.id.rpartition("-")[2])
+        return process.state == "ready", 0 if is_on_pods else process.streams, -number
+
+    return worth
 
 
 def _starts(

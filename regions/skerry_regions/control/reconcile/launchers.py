@@ -8,7 +8,7 @@ from skerry_regions.control.planning.launcher import Launch, Launcher, NodeSetti
 
 
 class Launchers:
-    """See `Launcher`. `local` starts all but nodes of pools on hosts."""
+    """See `Launcher`. `local` starts all but nodes of pools on hosts, which may be pods."""
 
     def __init__(self, local: Launcher, hosts: Launcher) -> None:
         self._local = local

@@ -63,11 +63,12 @@ class ProcessLauncher:
         changed: Callable[[], None],
         progress: Progress = lambda what, share: None,
         host: str = "",
+        port: int = 0,
         advertise: str = "",
     ) -> None:
         """`changed` is called on the loop when a process has ended, `progress` with what it reports
-        before it is ready for the first time. Nodes listen at `host`, if given, and are reached at
-        `advertise`. Adopts what runs.
+        before it is ready for the first time. Nodes listen at `host`, if given, at free ports, or
+        one alone at `port` and the next, and are reached at `advertise`. Adopts what runs.
 
         Raises Deposed where a control plane of a later `term` launches.
         """
@@ -81,6 +82,7 @@ class ProcessLauncher:
             cores=cores,
             environ=dict(environ) | {"SKERRY_HOME": str(home)},
             host=host,
+            port=port,
             advertise=advertise,
         )
         self._changed = changed

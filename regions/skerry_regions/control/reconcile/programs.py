@@ -36,6 +36,7 @@ class LaunchPrograms:
     cores: int
     environ: dict[str, str]
     host: str = ""  # where nodes listen for other machines; none do
+    port: int = 0  # at which a node listens, and at the next one for KV; 0: at free ones
     advertise: str = ""  # where those reach them, where that is not it
 
     def log(self, id: str) -> Path:
@@ -121,7 +122,8 @@ class LaunchPrograms:
 
     def _address(self, id: str, kind: str) -> str:
         if self.host and kind in ("node", "kv"):
-            return str(Address(host=self.host, port=0))
+            port = self.port + (kind == "kv") if self.port else 0
+            return str(Address(host=self.host, port=port))
         return self.sockets.address(id, kind)
 
 
