@@ -1,8 +1,9 @@
 """Quantised safetensors: what config.json may say of them, and their tensors joined to weights.
 
 Supported are FP8 in blocks, channels and tensors (DeepSeek's `fp8` and compressed-tensors), 4-bit
-integers of AWQ, GPTQ and compressed-tensors, and gpt-oss's MXFP4. GPTQ's `desc_act`, and what
-compressed-tensors calls actorder `group`, put inputs in another order, and are refused.
+integers of AWQ, GPTQ and compressed-tensors, gpt-oss's MXFP4, and our lossless BF12. GPTQ's
+`desc_act`, and what compressed-tensors calls actorder `group`, put inputs in another order, and are
+refused.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from numpy.typing import NDArray
 
 from skerry_core.models.metadata import CheckpointMetadata
 from skerry_core.weights import checkpoint_blocks as blocks
+from skerry_core.weights.bf12_files import METHOD, VERSION, join_bf12
 from skerry_core.weights.safetensors import RAW_FORMATS
 from skerry_core.weights.tensors import Bytes, FileTensor, Float32, WeightsError, dequantize
 
-METHODS = ("awq", "compressed-tensors", "fp8", "gptq", "mxfp4")
+METHODS = ("awq", METHOD, "compressed-tensors", "fp8", "gptq", "mxfp4")
 _PACKINGS = ("float-quantized", "naive-quantized", "pack-quantized")
 _NOT_WEIGHTS = (
     *("input_scale", "output_scale", "k_scale", "q_scale", "v_scale", "g_idx", "weight_shape"),
@@ -58,6 +60,9 @@ def read_quantization(metadata: CheckpointMetadata) -> Quantization | None:
         if form not in ("gptq", "gptq_v2"):
             raise section.bad("checkpoint_format")
         return Quantization(method, zeros_less_one=form == "gptq")
+    if method == METHOD:
+        section.integer("version")
+        section.refuse("version", unless=VERSION)
     if method == "fp8":
         section.refuse("fmt", unless="e4m3")
         return Quantization(method, _block(section, "weight_block_size"))
@@ -96,6 +101,8 @@ def join(
 ) -> dict[str, FileTensor]:
     """Return a checkpoint's tensors, of those that make one weight the weight. Weights are made
     when they are read. Raises WeightsError for parts that do not fit."""
+    if quantization.method == METHOD:
+        return join_bf12(tensors, file)
     joined = dict[str, FileTensor]()
     joiner = _Joiner(tensors, quantization, file)
     for name, tensor in tensors.items():

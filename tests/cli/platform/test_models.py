@@ -91,6 +91,20 @@ def test_a_file_of_ones_own_is_added_shown_and_checked(
     assert "fit this machine" in shown or "fits this machine" in shown
 
 
+def test_a_model_is_copied_into_fewer_bytes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = tmp_path / "plain", tmp_path / "smaller"
+    source.mkdir()
+    (source / "config.json").write_text("{}")
+    save_file({"norm": np.ones(64, np.float32)}, source / "model.safetensors")
+    facts = ask(capsys, "compress", str(source), str(target))
+    before, after = ((each / "model.safetensors").stat().st_size for each in (source, target))
+    assert facts == {"path": str(target), "bytes_before": before, "bytes_after": after}
+    assert main(["models", "compress", str(source), str(target)]) == 1
+    assert capsys.readouterr().err.strip().endswith(f"{target}: exists already.")
+
+
 @pytest.mark.parametrize(
     ("architecture", "format_", "message"),
     [

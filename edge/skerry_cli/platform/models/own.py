@@ -1,4 +1,4 @@
-"""`skerry models add` and `remove`: an operator's own models, and further names."""
+"""`skerry models add`, `remove` and `compress`: an operator's own models, and further names."""
 
 from __future__ import annotations
 
@@ -73,6 +73,27 @@ def remove_models(args: argparse.Namespace) -> int:
             say(_removed(name, from_catalog=file is not None, comes_along=name in packaged_ids()))
     if args.json:
         say(as_json(removed))
+    return 0
+
+
+def compress_model(args: argparse.Namespace) -> int:
+    """Write a copy of a safetensors folder that takes fewer bytes, with the same weights."""
+    from skerry_core.models.compression import compress
+    from skerry_core.weights.tensors import WeightsError
+
+    source, target = Path(args.source).expanduser(), Path(args.target).expanduser()
+    with progress_shown() as progress:
+        try:
+            before, after = compress(source, target, lambda share: progress(source.name, share))
+        except WeightsError as error:
+            return complain(f"{error}.")
+    facts = {"path": str(target), "bytes_before": before, "bytes_after": after}
+    sizes = f"{before / 1e6:,.1f} MB became {after / 1e6:,.1f} MB, {after / before:.1%}"
+    say(
+        as_json(facts)
+        if args.json
+        else f"{sizes}; serve it by `skerry models add {target} --as ID`."
+    )
     return 0
 
 
