@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -37,14 +39,17 @@ def wanted(directory: PrefixDirectory) -> list[str]:
     return [name for name in ("a", "b", "c", "n") if directory.wants_snapshot(name)]
 
 
-def believed(directory: PrefixDirectory, node: str) -> dict[bytes, str]:
-    """What the directory thinks `node` holds, by asking for each digest alone."""
-    found = {}
+def believed_of_all(directory: PrefixDirectory) -> dict[str, dict[bytes, str]]:
+    """What the directory thinks each node holds, by asking for each digest alone."""
+    found: dict[str, dict[bytes, str]] = defaultdict(dict)
     for digest in UNIVERSE:
-        hit = directory.match(node, [digest])
-        if hit.blocks:
-            found[digest] = "file" if hit.in_file else "memory"
+        for node, hit in directory.match_all([digest]).items():
+            found[node][digest] = "file" if hit.in_file else "memory"
     return found
+
+
+def believed(directory: PrefixDirectory, node: str) -> dict[bytes, str]:
+    return believed_of_all(directory)[node]
 
 
 def longest_run(held: dict[bytes, str], digests: list[bytes]) -> CachedPrefix:
@@ -124,12 +129,12 @@ def test_believes_only_what_was_once_true_and_ends_exact(
             directory.heartbeat(node.name, *node.publisher.position)
         while network and rng.random() < 0.6:
             directory.apply(network.pop(rng.randrange(len(network))))
+        held = believed_of_all(directory)
         for node in nodes.values():
-            held = believed(directory, node.name)
-            assert held in node.past
+            assert held[node.name] in node.past
             if directory.state(node.name) is IndexState.FALLBACK:
-                assert held == {}
-        assert_matches(directory, nodes, rng)
+                assert held[node.name] == {}
+        assert_matches(directory, held, nodes, rng)
 
     # The network heals: last deltas and heartbeats arrive, and wanted snapshots are sent.
     rng.shuffle(network)
@@ -148,12 +153,17 @@ def test_believes_only_what_was_once_true_and_ends_exact(
         assert directory.num_digests(node.name) == len(node.held)
 
 
-def assert_matches(directory: PrefixDirectory, nodes: dict[str, Node], rng: random.Random) -> None:
+def assert_matches(
+    directory: PrefixDirectory,
+    held: dict[str, dict[bytes, str]],
+    nodes: Iterable[str],
+    rng: random.Random,
+) -> None:
     """`match_all`, `match` and the plain model agree."""
     prompt = rng.sample(UNIVERSE, rng.randint(0, len(UNIVERSE)))
     everyone = directory.match_all(prompt)
     for name in nodes:
-        expected = longest_run(believed(directory, name), prompt)
+        expected = longest_run(held[name], prompt)
         assert directory.match(name, prompt) == expected
         assert everyone.get(name, CachedPrefix()) == expected
         assert (name in everyone) == (expected.blocks > 0)
