@@ -146,6 +146,12 @@ def test_a_token_works_until_it_is_deleted(control: ControlPlane) -> None:
     headers = {"authorization": f"Bearer {made['secret']}"}
     assert httpx.get(verify, headers=headers).status_code == 200
     assert control.http.get("/regions", headers=headers).status_code == 403
+    account = control.get("status")["account_id"]
+    caps = edge_url(control.skerry) + f"/client/v4/accounts/{account}/ai/caps"
+    assert httpx.get(caps, headers=headers).json()["result"] == []
+    control.patch(f"api_tokens/{made['id']}", per_month=2.5)
+    [cap] = httpx.get(caps, headers=headers).json()["result"]
+    assert (cap["id"], cap["period"], cap["cap"]) == (made["id"], "month", 2.5)
     assert control.http.delete(f"/api_tokens/{made['id']}").status_code == 204
     assert httpx.get(verify, headers=headers).status_code == 401
 

@@ -15,6 +15,7 @@ from skerry_edge.gate.token_file import (
     token_text,
 )
 from skerry_edge.gate.tokens import TokenStore
+from skerry_edge.money.caps import Caps
 from skerry_regions.access import SCOPES, Grant
 from skerry_regions.control.api.access import ControlCaller
 from skerry_regions.control.desired.resources import ApiTokenSpec
@@ -56,6 +57,10 @@ class EdgeTokens:
     def withdraw(self, id: str) -> None:
         with _token_file():
             self._tokens.revoke(id)
+
+    def set_caps(self, id: str, spec: ApiTokenSpec) -> None:
+        with _token_file():
+            self._tokens.set_caps(id, Caps(per_day=spec.per_day, per_month=spec.per_month))
 
     def rotate(self, id: str, secret_digest: str, grace_seconds: int) -> bool:
         with _token_file():

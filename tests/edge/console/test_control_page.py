@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 from tests.e2e.command import MODEL, Skerry, new_home
 from tests.edge.console.browsing import NARROW, WIDE, Pages, shot
@@ -112,19 +114,132 @@ def test_what_was_wanted_is_wanted_again(pages: ControlPages, skerry: Skerry) ->
 
 
 def test_a_viewer_sees_it_and_drains_nothing(pages: ControlPages, skerry: Skerry) -> None:
-    token = skerry("tokens", "create", "--name", "eyes", "--role", "viewer").stdout.split()[0]
-    page = pages.open(f"{pages.base}/console/")
-    page.fill("#token", token)
-    page.keyboard.press("Enter")
+    page = log_in(pages, skerry, "viewer")
     page.wait_for_selector("text=All of it is there.")
     drains = page.locator("button:has-text('Drain')")
     assert drains.count() >= 3
     assert drains.evaluate_all("all => all.every(each => each.disabled && each.title)")
 
 
+def log_in(pages: ControlPages, skerry: Skerry, role: str, path: str = "/console/") -> Any:
+    made = skerry("tokens", "create", "--name", role, "--role", role)
+    page = pages.open(f"{pages.base}{path}")
+    page.fill("#token", made.stdout.split()[0])
+    page.keyboard.press("Enter")
+    return page
+
+
+def accepted(skerry: Skerry, secret: str) -> bool:
+    config = json.loads((skerry.home / "config.json").read_text())
+    url = f"{config['url']}/client/v4/accounts/{config['account_id']}/ai/caps"
+    return httpx.get(url, headers={"authorization": f"Bearer {secret}"}).status_code == 200
+
+
+def test_a_token_is_made_capped_rotated_and_revoked_by_keys_alone(
+    pages: ControlPages, skerry: Skerry
+) -> None:
+    page = pages.open(permissions=["clipboard-read", "clipboard-write"])
+    page.wait_for_selector("text=All of it is there.")
+    keys = page.keyboard
+    keys.press("g")
+    keys.press("t")
+    page.wait_for_selector("text=The control plane has made no token yet")
+    shot(page, "tokens-empty")
+    page.focus(".blank .primary")
+    keys.press("Enter")
+    keys.type("laptop")  # the first field has the focus
+    keys.press("Tab")
+    keys.type("developer")
+    for _ in range(5):  # past role and scopes
+        keys.press("Tab")
+    keys.type(f"{MODEL}, @cf/meta/*")
+    keys.press("Tab")
+    keys.type("2.5")
+    shot(page, "tokens-new")
+    keys.press("Enter")
+    page.wait_for_selector("text=It is shown this once")
+    page.click("dialog >> text=Copy")
+    page.wait_for_selector("text=Copied")
+    secret = page.evaluate("navigator.clipboard.readText()")
+    assert secret == page.inner_text(".secret")
+    assert accepted(skerry, secret)
+    keys.press("Escape")  # what cannot be shown again is closed by its button alone
+    page.mouse.click(5, 5)
+    page.click("text=I have stored it")
+    page.wait_for_selector("tbody >> text=laptop")
+    assert secret.split("_")[2] not in page.content()
+    assert page.evaluate("Object.keys(localStorage).length + sessionStorage.length") == 0
+    row = page.locator("tbody tr").first
+    assert row.locator("td").all_inner_texts()[:5] == [
+        "developer", "run, read", f"{MODEL}, @cf/meta/*", "anywhere", "2.5 a day",
+    ]  # fmt: skip
+
+    page.focus("[aria-label='Cap… laptop']")
+    keys.press("Enter")
+    keys.press("Control+A")
+    keys.type("7")
+    keys.press("Tab")
+    keys.type("40")
+    keys.press("Enter")
+    page.wait_for_selector("td:text-is('7 a day, 40 a month')")
+    page.focus("[aria-label='Rotate… laptop']")
+    keys.press("Enter")
+    page.wait_for_selector("text=works for another hour")
+    page.click("dialog .primary")
+    page.wait_for_selector("text=It is shown this once")
+    rotated = page.inner_text(".secret")
+    page.click("text=I have stored it")
+    assert rotated != secret
+    assert accepted(skerry, secret), "for an hour"
+    assert accepted(skerry, rotated)
+    page.evaluate("document.activeElement.blur()")
+    shot(page, "tokens-dark")
+    page.focus("[aria-label='Revoke… laptop']")
+    keys.press("Enter")
+    page.click("text=Leave it")
+    assert accepted(skerry, rotated)
+    page.focus("[aria-label='Revoke… laptop']")
+    keys.press("Enter")
+    page.click("dialog .danger")
+    page.wait_for_selector("text=The control plane has made no token yet")
+    assert not accepted(skerry, rotated)
+
+
+def test_what_refuses_a_token_is_said_where_it_is_made(pages: ControlPages) -> None:
+    page = pages.open(pages.link(path="/console/tokens"))
+    page.click("text=New token")
+    page.fill("#field-name", "t")
+    page.fill("#field-models", "@cf/*/x")
+    page.click("text=Make it")
+    page.wait_for_selector("dialog .fault >> text=models")
+    assert page.input_value("#field-name") == "t"
+    page.select_option("#field-role", "viewer")
+    assert not page.is_checked("[value=run]")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog", state="detached")
+
+
+def test_a_viewer_sees_tokens_and_no_act_or_secret(pages: ControlPages, skerry: Skerry) -> None:
+    page = pages.open(pages.link(path="/console/tokens"))
+    page.click("text=New token")
+    page.fill("#field-name", "seen")
+    page.click("text=Make it")
+    page.click("text=I have stored it")
+    page = log_in(pages, skerry, "viewer", "/console/tokens")
+    page.wait_for_selector("tbody >> text=seen")
+    assert page.locator("main button").count() == 0
+    token = page.locator("tbody tr").get_attribute("data-name")
+    status = page.evaluate(
+        """(path) => fetch(path, {method: "DELETE", headers: {"x-skerry-console": "1"}})
+        .then((reply) => reply.status)""",
+        f"/console/api/control/v1/api_tokens/{token}",
+    )
+    assert status == 403
+
+
 @pytest.mark.parametrize("theme", ["dark", "light"])
 @pytest.mark.parametrize("size", [WIDE, NARROW])
-@pytest.mark.parametrize("name", ["control", "audit"])
+@pytest.mark.parametrize("name", ["control", "tokens", "audit"])
 def test_no_rule_of_accessibility_is_broken(
     pages: ControlPages, name: str, size: tuple[int, int], theme: str
 ) -> None:
@@ -134,3 +249,8 @@ def test_no_rule_of_accessibility_is_broken(
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
     assert violations(page, axe) == []
     shot(page, f"{name}-{size[0]}-{theme}")
+    if name == "tokens":
+        page.click("text=New token")
+        page.wait_for_selector("#field-name")
+        assert violations(page, axe) == []
+        shot(page, f"{name}-new-{size[0]}-{theme}")

@@ -57,6 +57,9 @@ class Tokens:
     """A `TokenPublisher` that shows what was published."""
 
     published: dict[str, str] = field(default_factory=dict[str, str])
+    caps: dict[str, tuple[float | None, float | None]] = field(
+        default_factory=dict[str, tuple[float | None, float | None]]
+    )
     logins: dict[str, tuple[str, str, Grant]] = field(
         default_factory=dict[str, tuple[str, str, Grant]]
     )
@@ -69,6 +72,9 @@ class Tokens:
 
     def withdraw(self, id: str) -> None:
         self.published.pop(id, None)
+
+    def set_caps(self, id: str, spec: ApiTokenSpec) -> None:
+        self.caps[id] = spec.per_day, spec.per_month
 
     def rotate(self, id: str, secret_digest: str, grace_seconds: int) -> bool:
         is_known = id in self.published

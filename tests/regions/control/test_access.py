@@ -45,13 +45,12 @@ def allowed(method: str, path: str) -> set[tuple[str, bool]]:
     if path == TOKENS or path.startswith(f"{TOKENS}/"):
         if method == "GET":
             return {(role, own) for role in ROLES for own in (True, False)}
-        if method != "PATCH":
-            return {
-                ("operator", True),
-                ("operator", False),
-                ("developer", True),
-                ("developer", False),
-            }
+        return {
+            ("operator", True),
+            ("operator", False),
+            ("developer", True),
+            ("developer", False),
+        }
     return READS if method == "GET" or path == VALIDATE else {("operator", True)}
 
 
@@ -156,6 +155,47 @@ async def test_a_developer_makes_no_operator_and_holds_only_its_own(api: Api) ->
     assert rotated.json()["secret"] != grandchild["secret"]
     deleted = await api.http.delete(f"/api_tokens/{grandchild['id']}", headers=headers)
     assert deleted.status_code == 204
+
+
+async def test_caps_change_within_ones_own_and_nothing_else_does(api: Api) -> None:
+    api.callers["bounded"] = caller("bounded", "developer", per_day=5.0)
+    uncapped = await api.make("api_tokens", name="of a colleague")
+    own = (await make(api, "bounded", per_day=1.0)).json()
+
+    async def patch(id: str, bearer: str, **values: Any) -> Any:
+        headers = {"authorization": f"Bearer {bearer}"}
+        return await api.http.patch(f"/api_tokens/{id}", json=values, headers=headers)
+
+    changed = await patch(own["id"], "bounded", per_day=5.0, per_month=40)
+    assert (changed.status_code, changed.json()["per_day"]) == (200, 5.0), changed.text
+    assert "secret" not in changed.json()
+    lifted = await patch(own["id"], "bounded", per_day=None)
+    assert (lifted.json()["per_day"], lifted.json()["per_month"]) == (None, 40.0)
+    assert api.tokens.caps == {own["id"]: (None, 40.0)}
+    for id, bearer, values, status, field in (
+        (own["id"], "bounded", {"per_day": 5.01}, 403, "per_day"),
+        (own["id"], "bounded", {"per_day": "1"}, 422, "per_day"),
+        (own["id"], "bounded", {"per_month": -1}, 422, "per_month"),
+        (own["id"], "bounded", {"name": "other"}, 422, "name"),
+        (own["id"], "bounded", {"colour": "red"}, 422, "colour"),
+        (uncapped["id"], "bounded", {"per_day": 1.0}, 403, None),
+        (own["id"], "viewer-a", {"per_day": 1.0}, 403, None),
+        (own["id"], "developer-b", {"per_day": 1.0}, 404, None),
+    ):
+        refused = await patch(id, bearer, **values)
+        assert (refused.status_code, refused.json()["error"]["field"]) == (status, field), values
+    assert api.tokens.caps == {own["id"]: (None, 40.0)}
+    api.tokens.caps.clear()
+    headers = {"authorization": "Bearer bounded"}
+    await api.http.post(f"/api_tokens/{own['id']}/rotate", headers=headers)
+    assert api.tokens.caps == {}, "what its machine has set since stays"
+    del api.tokens.published[own["id"]]  # revoked on its machine meanwhile
+    assert (await patch(own["id"], "admin", per_day=1.0)).status_code == 404
+    assert own["id"] not in api.store.desired.api_tokens()
+    updates = [each for each in api.store.audit(0, 100) if each.action == "update"]
+    assert [each.changes for each in updates] == [
+        {"per_day": [1.0, 5.0], "per_month": [None, 40.0]}, {"per_day": [5.0, None]},
+    ]  # fmt: skip
 
 
 async def test_the_scope_admin_is_taken_as_a_role_with_a_warning(

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from skerry_regions.access import SCOPES_OF, excess, role_of_admin
+from skerry_regions.access import SCOPES_OF, Dollars, Grant, excess, role_of_admin
 from skerry_regions.control.api.access import ControlCaller
 from skerry_regions.control.api.requests import (
     body_of,
@@ -35,6 +35,13 @@ class Rotation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long the secret of before works beside the new one."""
 
     grace_seconds: Annotated[int, Meta(ge=0, le=MAX_GRACE_SECONDS)] = 0
+
+
+class TokenCaps(Struct, frozen=True, kw_only=True):
+    """What of a token can be changed: US$ that it may spend in a UTC day and month."""
+
+    per_day: Dollars | None = None
+    per_month: Dollars | None = None
 
 
 class ApiTokens(Resources):
@@ -65,6 +72,15 @@ class ApiTokens(Resources):
             )
         prepared: dict[str, Any] = msgspec.to_builtins(made)
         return prepared
+
+    def check_patch(self, request: Request, patch: dict[str, Any]) -> None:
+        """Raise Forbidden for caps beyond the caller's own, Invalid, or HiddenResource."""
+        control, caller = control_of(request), caller_of(request)
+        _check_may_hold(caller, self.found(request), control.store.desired)
+        caps = converted(TokenCaps, {name: patch.get(name) for name in TokenCaps.__struct_fields__})
+        asked = Grant(scopes=(), per_day=caps.per_day, per_month=caps.per_month)
+        if (beyond := excess(asked, caller.lasting_grant(control.store.clock()))) is not None:
+            raise Forbidden(beyond.message, field=beyond.field)
 
     async def delete(self, request: Request) -> Response:
         """Revoke a token, and with it all that were made with it."""

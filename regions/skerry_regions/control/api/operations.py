@@ -81,7 +81,7 @@ def of_kind(kind: ResourceKind) -> Iterator[Operation]:
     yield operation(
         "PATCH", item, handlers.update, f"update{name}", "Change one", {200: resource}, ID,
         IF_MATCH, body={MERGE_PATCH: OBJECT},
-        body_note=f"A JSON merge patch (RFC 7386) of: {fields}.",
+        body_note=f"A JSON merge patch (RFC 7386) of: {fields}.", rights=write,
     )  # fmt: skip
     yield operation(
         "DELETE", item, handlers.delete, f"delete{name}",

@@ -43,6 +43,9 @@ class Resources:
         """Return the values of what a caller makes. Raises ControlError for what they may not."""
         return values
 
+    def check_patch(self, request: Request, patch: dict[str, Any]) -> None:
+        """Raise ControlError for a change that a caller may not make."""
+
     async def list_all(self, request: Request) -> Response:
         control = control_of(request)
         records = self.shown(caller_of(request), control.store.desired.of(self.kind))
@@ -75,6 +78,7 @@ class Resources:
     async def update(self, request: Request) -> Response:
         control = control_of(request)
         patch = decode_object(await body_of(request))
+        self.check_patch(request, patch)
         id, actor, if_match = request.path_params["id"], actor_of(request), if_match_of(request)
         record = await asyncio.to_thread(
             lambda: control.changes.update(self.kind, id, patch, actor=actor, if_match=if_match)

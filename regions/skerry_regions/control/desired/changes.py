@@ -97,8 +97,10 @@ class Changes:
     ) -> Record:
         """Merge `patch` into the spec (RFC 7386).
 
-        Raises UnknownResource, StaleEtag, Invalid or Conflict.
+        Raises UnknownResource, StaleEtag, Invalid, Conflict or Busy.
         """
+        if kind is API_TOKEN:
+            self.settle_tokens()  # one that was revoked is not there any more
         with self._store.writing() as writing:
             record = _current(writing, kind, id, if_match)
             if record.deleting:
@@ -115,8 +117,12 @@ class Changes:
                 return record
             check_references(spec, id, writing.desired)
             changed = writing.put(kind, id, spec)
+            if isinstance(spec, ApiTokenSpec):
+                writing.decide(kind, id, "caps", [spec.per_day, spec.per_month])
             writing.audit(actor, "update", kind, id, changed.revision, changes)
-            return changed
+        if kind is API_TOKEN:
+            self.settle_tokens()
+        return changed
 
     def delete(self, kind: ResourceKind, id: str, *, actor: str, if_match: str | None) -> None:
         """Delete it once all of it has drained; one with nothing to drain at once.

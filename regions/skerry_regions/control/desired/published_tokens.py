@@ -26,6 +26,10 @@ class TokenPublisher(Protocol):
 
     def withdraw(self, id: str) -> None: ...
 
+    def set_caps(self, id: str, spec: ApiTokenSpec) -> None:
+        """Have it spend what its spec says from now on."""
+        ...
+
     def rotate(self, id: str, secret_digest: str, grace_seconds: int) -> bool:
         """Give it another secret; the one of before works so much longer. False: it is gone."""
         ...
@@ -46,7 +50,8 @@ class PublishedTokens:
         self._settling = threading.Lock()
 
     def settle(self, *, leads: bool = True) -> None:
-        """Publish tokens that are new or were rotated, withdraw those that go. Raises Busy.
+        """Publish tokens that are new, were rotated or have other caps, withdraw those that go.
+        Raises Busy.
 
         One that edges knew and know no more was revoked there: it is not brought back, and
         forgotten by whoever `leads`.
@@ -55,7 +60,7 @@ class PublishedTokens:
             known, tokens = self._store.published(), self._store.desired.of(API_TOKEN)
             for id in known.keys() - {record.id for record in tokens}:
                 self._withdraw(id)  # another control plane of the platform has forgotten it
-            digests = self._store.decisions("digest")
+            digests, caps = (self._store.decisions(name) for name in ("digest", "caps"))
             for record in tokens:
                 if record.deleting and record.id in known:
                     self._withdraw(record.id)
@@ -64,22 +69,30 @@ class PublishedTokens:
                         with self._store.writing() as writing:
                             writing.remove(API_TOKEN, record.id)
                 else:
-                    digest = digests.get((API_TOKEN.name, record.id))
-                    self._publish(record, digest, known.get(record.id))
+                    key = API_TOKEN.name, record.id
+                    self._publish(record, digests.get(key), caps.get(key), known.get(record.id))
 
     def _was_revoked(self, record: Record, known: dict[str, str]) -> bool:
         return record.id in known and not self._tokens.is_published(record.id)
 
-    def _publish(self, record: Record, digest: str | None, known: str | None) -> None:
-        if digest is None or digest == known or not isinstance(record.spec, ApiTokenSpec):
-            return  # it was forgotten this moment, or all is so already
+    def _publish(self, record: Record, digest: str | None, caps: object, known: str | None) -> None:
+        """`caps` are those that were set since it was made; `known` is what edges know."""
+        if digest is None or not isinstance(record.spec, ApiTokenSpec):
+            return  # it was forgotten this moment
+        present = digest if caps is None else f"{digest} {caps}"
+        if present == known:
+            return
         if known is None:
             self._tokens.publish(record.id, digest, record.spec, int(record.created_at))
         else:
-            graces = self._store.decisions("grace")
-            until = graces.get((API_TOKEN.name, record.id), 0)
-            self._tokens.rotate(record.id, digest, max(0, round(until - self._store.clock())))
-        self._store.note_published(record.id, digest)
+            former, _, former_caps = known.partition(" ")
+            if former != digest:
+                graces = self._store.decisions("grace")
+                until = graces.get((API_TOKEN.name, record.id), 0)
+                self._tokens.rotate(record.id, digest, max(0, round(until - self._store.clock())))
+            if caps is not None and former_caps != str(caps):
+                self._tokens.set_caps(record.id, record.spec)
+        self._store.note_published(record.id, present)
 
     def _withdraw(self, id: str) -> None:
         self._tokens.withdraw(id)

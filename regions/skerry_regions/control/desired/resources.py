@@ -272,7 +272,7 @@ DEPLOYMENT = ResourceKind(
 )
 API_TOKEN = ResourceKind(
     "api_token", "api_tokens", ApiTokenSpec, ApiToken, None,
-    frozenset(ApiTokenSpec.__struct_fields__),
+    frozenset(ApiTokenSpec.__struct_fields__) - {"per_day", "per_month"},
 )  # fmt: skip
 DNS_ZONE = ResourceKind("dns_zone", "dns_zones", DnsZoneSpec, DnsZone, None, frozenset({"name"}))
 DNS_RECORD = ResourceKind(

@@ -37,7 +37,7 @@ async function send(method, path, body, more = {}) {
 
 async function refusal(reply) {
   const told = await reply.json().catch(() => ({}));
-  const message = told.error?.message ?? told.errors?.[0]?.message ?? `${server()} answered ${reply.status}.`;
+  const message = (reply.status === 412 ? "Somebody changed it meanwhile. Look again, then decide." : told.error?.message) ?? told.errors?.[0]?.message ?? `${server()} answered ${reply.status}.`;
   const isLogin = new URL(reply.url).pathname === "/console/login";
   if (reply.status === 401 && !isLogin) dispatchEvent(new Event("loggedout"));
   return new Refused(message, reply.status, told.error?.param);
@@ -63,9 +63,9 @@ export const apiPath = (path) => `/console/api/client/v4/accounts/${me.account}/
 export const call = (path, body, more) => send("POST", apiPath(path), body, more);
 
 export const download = (path) => send("GET", apiPath(path));
-/** A call of the control plane's API, and its answer. */
+/** A call of the control plane's API, and its answer; null of one without a body. */
 export const control = (method, path, body, headers) =>
-  send(method, `/console/api/control/v1${path}`, body, { headers }).then((reply) => reply.json());
+  send(method, `/console/api/control/v1${path}`, body, { headers }).then((reply) => (reply.status === 204 ? null : reply.json()));
 
 export const stream = (view, signal) => send("GET", `/console/live?view=${view}`, undefined, { signal });
 

@@ -48,6 +48,7 @@ const PATHS = {
   usage: "M4 20V10h4v10zM10 20V4h4v16zM16 20v-7h4v7z",
   batches: "M4 4h16v4H4zM4 10h16v4H4zM4 16h9v4H4z",
   control: "M12 3v18M3 12h18M6 6l12 12M18 6L6 18M12 8a4 4 0 1 1 0 8 4 4 0 0 1 0-8z",
+  tokens: "M9 8a4 4 0 1 1-3 7 4 4 0 0 1 3-7zM12 12h9v4M17 12v3",
   audit: "M6 3h12v18H6zM9 8h6M9 12h6M9 16h4",
   docs: "M12 6c-3-2-6-2-9-1v14c3-1 6-1 9 1 3-2 6-2 9-1V5c-3-1-6-1-9 1zM12 6v14",
   sun: "M12 8a4 4 0 1 1 0 8 4 4 0 0 1 0-8zM12 2v2M12 20v2M2 12h2M20 12h2M5 5l1.4 1.4M17.6 17.6L19 19"
@@ -104,22 +105,40 @@ export const notice = (kind, title, say, action) =>
   h("div", { class: "notice", data: { kind }, role: kind === "error" ? "alert" : null },
     h("h2", {}, title), h("p", {}, say), action);
 
-export function dialog(title, body, actions) {
+export function dialog(title, body, actions, isKept) {
   const made = h("dialog", { "aria-labelledby": "dialog-title" },
     h("form", { method: "dialog" }, h("h2", { id: "dialog-title" }, title), body,
       h("div", { class: "row end" }, actions)));
   document.body.append(made);
   made.addEventListener("close", () => made.remove());
-  made.addEventListener("click", (event) => { if (event.target === made) made.close(); });
+  made.addEventListener(isKept ? "cancel" : "click", (event) => { if (isKept) event.preventDefault(); else if (event.target === made) made.close(); });
   made.showModal();
   return made;
 }
 
-/** Resolves to whether somebody wants what cannot be taken back. */
-export const confirmed = (title, body, word) => new Promise((resolve) => {
-  const made = dialog(title, body, [h("button", { class: "button" }, "Leave it"), h("button", { class: "danger", value: "yes" }, word)]);
-  made.addEventListener("close", () => resolve(made.returnValue === "yes"));
-});
+/** A field with its label, and what it is for. */
+export const field = (name, word, hint, more) => h("div", { class: "param" }, h("label", { for: `field-${name}` }, word),
+  h(more?.options ? "select" : "input", { id: `field-${name}`, name, type: more?.options ? null : "text", autocomplete: "off", spellcheck: "false", ...more, options: null },
+    more?.options?.map(([value, said]) => h("option", { value }, said))), hint && h("small", {}, hint));
+
+/** A dialog that does something with its fields, once; what refuses it is said there. */
+export function asking(title, body, word, does, kind = "primary") {
+  const fault = h("p", { class: "fault", role: "alert" }), submit = h("button", { class: kind }, word);
+  const made = dialog(title, h("div", { class: "form" }, body, fault), [h("button", { class: "button", type: "button", on: { click: () => made.close() } }, "Leave it"), submit]);
+  $("form", made).addEventListener("submit", async (event) => {
+    event.preventDefault();
+    submit.disabled = true;
+    text(fault, "");
+    try {
+      await does(new FormData(event.target));
+      made.close();
+    } catch (error) {
+      text(fault, error.message);
+    }
+    submit.disabled = false;
+  });
+  return made;
+}
 
 /** A setting of this browser; nothing of prompts or tokens is ever kept. */
 export function setting(name, value) {

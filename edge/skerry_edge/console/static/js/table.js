@@ -1,7 +1,15 @@
 // Tables of figures whose rows stay: only what differs is drawn again.
-import { attr, h } from "./dom.js";
+import { attr, h, notice } from "./dom.js";
+import { me } from "./api.js";
 
-const WORDS = new Set(["State", "Role", "Model", "Region", "Of", "What is amiss", "Who", "Outcome", "What", "Status", "Ran at", "Until the first token", ""]); // columns that are no figures
+const WORDS = new Set(["State", "Role", "Model", "Region", "Of", "What is amiss", "Who", "Outcome", "What", "Status", "Ran at", "Scopes", "Models", "Stays in", "US$ at most", "Ends", "Until the first token", ""]); // columns that are no figures
+
+/** Whether the login reads the platform; the page says what to do where it does not. */
+export function observes(main) {
+  const may = me.rights.includes("observe");
+  if (!may) main.append(notice("empty", "This is for the platform's own people", "Log in with a token of the platform's account that has a role.", h("code", { class: "cmd" }, "skerry tokens create --role viewer")));
+  return may;
+}
 
 /** A table in a box of its own that scrolls; its first column names the rows. */
 export const table = (names, body, label) => h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label },

@@ -24,8 +24,8 @@ def _bounds(*, replace: bool) -> dict[str, Attr]:
             doc="Ids or aliases that it may run, or beginnings with `*` behind; all if not given.",
         ),
         "residency": Attr(optional=True, replace=replace, doc="Zone that requests stay in."),
-        "per_day": Attr(NUMBER, optional=True, replace=replace, doc="US$ of a UTC day."),
-        "per_month": Attr(NUMBER, optional=True, replace=replace, doc="US$ of a UTC month."),
+        "per_day": Attr(NUMBER, optional=True, doc="US$ of a UTC day."),
+        "per_month": Attr(NUMBER, optional=True, doc="US$ of a UTC month."),
         "expires_at": Attr(
             optional=True, replace=replace, doc="When it stops working: 2027-01-31T00:00:00Z."
         ),
@@ -33,7 +33,7 @@ def _bounds(*, replace: bool) -> dict[str, Attr]:
 
 
 class ApiTokenResource(ControlResource):
-    """It cannot be changed: everything forces another one."""
+    """Its caps can be changed; everything else forces another one."""
 
     name = "api_token"
     collection = "api_tokens"

@@ -1,9 +1,9 @@
 // Who changed what, or was denied it: the newest lines of the control plane's log.
-import { $, clock, count, h, notice, state, text, visible } from "../dom.js";
-import { control, me } from "../api.js";
+import { $, clock, count, h, state, text, visible } from "../dom.js";
+import { control } from "../api.js";
 import { changed } from "../changes.js";
 import { looking } from "../look.js";
-import { keepRows, table } from "../table.js";
+import { keepRows, observes, table } from "../table.js";
 
 const SHOWN = 200, LOOK_MS = 5000;
 
@@ -11,11 +11,7 @@ const when = (at) => `${new Date(at * 1000).toISOString().slice(0, 10)} ${clock(
 const words = (each) => `${each.actor} ${each.outcome} ${each.action} ${each.kind} ${each.id} ${JSON.stringify(each.changes)}`.toLowerCase();
 
 export function mount(main) {
-  if (!me.rights.includes("observe")) {
-    main.append(notice("empty", "This is for the platform's own people", "Log in with a token of the platform's account that has a role.",
-      h("code", { class: "cmd" }, "skerry tokens create --role viewer")));
-    return {};
-  }
+  if (!observes(main)) return {};
   let known = [], at = 0;
   const filter = h("input", { type: "search", id: "filter", placeholder: "denied  pool  fra-decode", spellcheck: "false", "aria-label": "Filter", on: { input: () => draw() } });
   const tally = h("span", { class: "tally", role: "status" }), body = h("tbody", {});

@@ -1,5 +1,5 @@
 // Batches of this account: how far each is, what came of it, and an end to it.
-import { clock, confirmed, count, h, notice, short, state, text, visible } from "../dom.js";
+import { asking, clock, count, h, notice, short, state, text, visible } from "../dom.js";
 import { Refused, apiPath, call, download, get, me } from "../api.js";
 import { save } from "../save.js";
 
@@ -95,15 +95,14 @@ export function mount(main) {
   const faults = (batch) => (batch.errors?.data ?? []).slice(0, 3).map((each) =>
     h("small", { class: "fault" }, visible(`${each.line ? `line ${each.line}: ` : ""}${each.message}`)));
 
-  async function cancel(batch) {
+  function cancel(batch) {
     const left = batch.request_counts.total - batch.request_counts.completed - batch.request_counts.failed;
-    if (!await confirmed("Cancel this batch?", h("p", {}, `${count(left)} of its requests are not done. What runs is broken off; what is done stays, and is paid for.`), "Cancel it")) return;
-    await told(async () => {
+    asking("Cancel this batch?", h("p", {}, `${count(left)} of its requests are not done. What runs is broken off; what is done stays, and is paid for.`), "Cancel it", async () => {
       const changed = await (await call(`/v1/batches/${batch.id}/cancel`)).json();
       known = known.map((each) => (each.id === changed.id ? changed : each));
       draw();
-      await load();
-    });
+      load();
+    }, "danger");
   }
 
   const keep = (file) => told(async () => save(`${file}.jsonl`, await (await download(`/v1/files/${file}/content`)).blob()));

@@ -1,9 +1,9 @@
 // What is wanted against what is there; what can be drained, and what can be gone back to.
-import { $, attr, clock, confirmed, count, h, notice, state, text, visible } from "../dom.js";
+import { $, asking, attr, clock, count, h, state, text, visible } from "../dom.js";
 import { control, me } from "../api.js";
 import { changed } from "../changes.js";
 import { looking } from "../look.js";
-import { keepRows, table } from "../table.js";
+import { keepRows, observes, table } from "../table.js";
 
 const LOOK_MS = 2000, REVISIONS = 50, MOST = 500;
 const PHASES = { ready: "ready", progressing: "progressing", degraded: "degraded", draining: "draining", pending: "pending" };
@@ -21,11 +21,7 @@ function counted({ status }) {
 const amiss = ({ status }) => status.conditions.filter((each) => !each.status && each.message).map((each) => each.message).join("; ");
 
 export function mount(main) {
-  if (!me.rights.includes("observe")) {
-    main.append(notice("empty", "This is for the platform's own people", "Log in with a token of the platform's account that has a role.",
-      h("code", { class: "cmd" }, "skerry tokens create --role viewer")));
-    return {};
-  }
+  if (!observes(main)) return {};
   const operates = me.rights.includes("operate");
   let nodes = [], wanted = 0;
   const said = h("p", { class: "lead", role: "status" }), age = h("span", { class: "tally" }), fault = h("p", { class: "fault", role: "alert" });
@@ -49,24 +45,24 @@ export function mount(main) {
     try {
       await does();
     } catch (error) {
-      text(fault, error.status === 412 ? "Somebody changed it meanwhile. Look again, then decide." : error.message);
+      text(fault, error.message);
     }
     looks.now();
   }
 
   const streamsOf = (ids) => nodes.filter((each) => ids(each)).reduce((sum, each) => sum + each.streams, 0);
 
-  async function drain(kind, each) {
+  function drain(kind, each) {
     const streams = streamsOf((node) => (kind === "region" ? node.region === each.id : node.owner === each.id));
     const says = `${count(streams)} streams run there now. They finish, there or elsewhere; what runs there ends, and nothing starts until it is taken back.`;
-    if (await confirmed(`Drain ${kind} ${visible(each.id)}?`, h("p", {}, says), "Drain")) await put(kind, each, true);
+    asking(`Drain ${kind} ${visible(each.id)}?`, h("p", {}, says), "Drain", () => put(kind, each, true).then(looks.now), "danger");
   }
 
   const put = (kind, each, draining) => control("PATCH", `/${kind === "region" ? "regions" : "edge_nodes"}/${encodeURIComponent(each.id)}`, { draining }, { "if-match": `"${each.meta.etag}"` });
 
-  async function replace(node) {
+  function replace(node) {
     const says = `${count(node.streams)} streams run there now. Its successor starts first; when that is ready, ${visible(node.id)} takes no more, and its streams finish, there or elsewhere.`;
-    if (await confirmed(`Drain ${visible(node.id)}?`, h("p", {}, says), "Drain")) await control("POST", `/nodes/${encodeURIComponent(node.id)}/drain`);
+    asking(`Drain ${visible(node.id)}?`, h("p", {}, says), "Drain", () => control("POST", `/nodes/${encodeURIComponent(node.id)}/drain`).then(looks.now), "danger");
   }
 
   async function goBack(revision) {
@@ -74,7 +70,7 @@ export function mount(main) {
     const body = trial.changes.length
       ? h("div", { class: "changes" }, h("p", {}, "This would change, as a revision of its own:"), trial.changes.map(changed))
       : h("p", {}, "That is what is wanted now: nothing would change.");
-    if (await confirmed(`Want again what was wanted at revision ${revision}?`, body, "Roll back")) await control("POST", "/rollback", { revision });
+    asking(`Want again what was wanted at revision ${revision}?`, body, "Roll back", () => control("POST", "/rollback", { revision }).then(looks.now), "danger");
   }
 
   function draw(status, resources, history) {
