@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import threading
 import time
@@ -11,7 +12,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
 import pytest
-from tests.e2e.command import MODEL, until
+from tests.e2e.command import MODEL, SECONDS, until
 from tests.e2e.test_hosts import HostedPlatform, hosted_platform, nodes_of
 from tests.e2e.test_join import ASKED, Process
 
@@ -22,6 +23,7 @@ pytestmark = [pytest.mark.model, pytest.mark.slow]
 logger = logging.getLogger(__name__)
 
 ELSEWHERE_SECONDS = 15.0  # in which a machine's nodes run on others
+REVOKED_SECONDS = 2.0  # in which a revoked machine's end
 
 
 def signal_machine(host: Process, number: signal.Signals) -> None:
@@ -169,3 +171,24 @@ def test_a_killed_machine_is_replaced_within_seconds(
         took = time.monotonic() - killed_at
     logger.info("elsewhere after %.1f s", took)
     assert took < ELSEWHERE_SECONDS
+
+
+@pytest.mark.timeout(300)
+def test_a_revoked_machine_ends_its_nodes(platform: HostedPlatform, hosts: list[Process]) -> None:
+    victim = platform.host("revoked")
+    id = victim.says(r"The host (fra-host-[0-9a-f]{8}) is ready")[1]
+    scale(platform, 4)
+    until(lambda: nodes_of(victim))
+    listed = platform.skerry("control", "machine", "list").stdout
+    assert re.search(rf"{id} .* 1/4 +0\.0/8\.0 +0/0 +1 +joined\n", listed), listed
+    with load(platform):
+        platform.client.http.delete(f"/machines/{id}").raise_for_status()
+        revoked_at = time.monotonic()
+        until(lambda: not nodes_of(victim))
+        took = time.monotonic() - revoked_at
+        until(lambda: platform.ready() == 4)
+    victim.process.wait(SECONDS)
+    assert (victim.process.returncode, id in victim.end()) == (0, True)
+    logger.info("ended after %.1f s", took)
+    assert took < REVOKED_SECONDS
+    assert len(names(hosts)) == 4

@@ -73,7 +73,8 @@ def register(actions: Commands) -> None:
         "list",
         list_machines,
         help="list machines that joined",
-        description="List the machines that joined, those that were revoked too.",
+        description="List the machines that joined, those that were revoked too; of hosts also "
+        "what their nodes take of what they offer.",
         example="skerry control machine list",
     )
     revoke = add_command(
@@ -137,14 +138,28 @@ def list_machines(args: argparse.Namespace) -> int:
         machines = _client().all("/machines")
     except PlatformError as error:
         return complain(str(error))
-    say(f"{'ID':32}  {'KIND':4}  {'HOST':20}  {'SKERRY':8}  {'JOINED':24}  STATE")
+    say(
+        f"{'ID':32}  {'KIND':4}  {'HOST':20}  {'SKERRY':8}  {'JOINED':24}  {'CPUS':9}  "
+        f"{'GIB':13}  {'GPUS':5}  {'NODES':5}  STATE"
+    )
     for each in machines:
         state = f"revoked {each['revoked_at']}" if each["revoked_at"] else "joined"
+        cpus, memory, gpus, nodes = _used(each)
         say(
             f"{each['id']:32}  {each['kind']:4}  {each['hostname']:20}  {each['version']:8}  "
-            f"{each['joined_at']:24}  {state}"
+            f"{each['joined_at']:24}  {cpus:9}  {memory:13}  {gpus:5}  {nodes:5}  {state}"
         )
     return 0
+
+
+def _used(machine: dict[str, Any]) -> tuple[str, str, str, str]:
+    """Return CPUs, GiB and GPUs of a host that reports, as taken of offered, and its nodes."""
+    offers, used = machine.get("offers"), machine.get("used")
+    if offers is None or used is None:
+        return "-", "-", "-", "-"
+    gib = [f"{each['memory'] / (1 << 30):.1f}" for each in (used, offers)]
+    of = [f"{used[name]}/{offers[name]}" for name in ("cpus", "gpus")]
+    return of[0], "/".join(gib), of[1], str(machine["num_nodes"])
 
 
 def revoke_machine(args: argparse.Namespace) -> int:

@@ -17,8 +17,8 @@ from tests.regions.control.support import MODEL, new
 
 from skerry_regions.control.errors import Invalid, Unauthorized
 from skerry_regions.control.machines import link as control_link
-from skerry_regions.control.machines.book import view
 from skerry_regions.control.machines.folder import JoinError, certificate_request
+from skerry_regions.control.machines.host import view
 from skerry_regions.control.machines.link import join
 from skerry_regions.control.machines.messages import JoinRequest
 

@@ -17,7 +17,8 @@ from skerry_regions.control.api.requests import (
 )
 from skerry_regions.control.desired.validation import decode_object
 from skerry_regions.control.errors import Busy, Conflict
-from skerry_regions.control.machines.book import view
+from skerry_regions.control.machines.book import Machine
+from skerry_regions.control.machines.host import MachineView, view
 from skerry_regions.control.machines.joining import Joining
 from skerry_regions.registry import RegistryUnavailable
 
@@ -34,8 +35,9 @@ async def list_tokens(request: Request) -> Response:
 
 
 async def list_machines(request: Request) -> Response:
-    machines = await asyncio.to_thread(_joining(request).machines.all)
-    return page_answer(request, machines, view)
+    joining = _joining(request)
+    machines = await asyncio.to_thread(joining.machines.all)
+    return page_answer(request, machines, lambda machine: _shown(joining, machine))
 
 
 async def create_token(request: Request) -> Response:
@@ -57,8 +59,8 @@ async def delete_token(request: Request) -> Response:
 
 
 async def get_machine(request: Request) -> Response:
-    machines = _joining(request).machines
-    return json_answer(view(await asyncio.to_thread(machines.get, request.path_params["id"])))
+    joining, id = _joining(request), request.path_params["id"]
+    return json_answer(_shown(joining, await asyncio.to_thread(joining.machines.get, id)))
 
 
 async def revoke_machine(request: Request) -> Response:
@@ -68,3 +70,7 @@ async def revoke_machine(request: Request) -> Response:
     except RegistryUnavailable as error:
         raise Busy(f"it is revoked, but edges are not notified yet: {error}") from None
     return json_answer(view(machine))
+
+
+def _shown(joining: Joining, machine: Machine) -> MachineView:
+    return view(machine, joining.nodes.host(machine.id))

@@ -44,7 +44,7 @@ from skerry_regions.control.desired.resources import API_TOKEN, KINDS, ResourceK
 from skerry_regions.control.desired.revisions import Applied
 from skerry_regions.control.desired.store import AuditEntry, EventEntry
 from skerry_regions.control.desired.views import DnsAnswer, NodeView, PlatformStatus
-from skerry_regions.control.machines.book import MachineView
+from skerry_regions.control.machines.host import MachineView
 from skerry_regions.control.machines.join_tokens import JoinToken, JoinTokenSpec
 from skerry_regions.control.reconcile.scraping import ScrapeGroup
 from skerry_regions.operations import (

@@ -8,11 +8,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from msgspec import Struct
-
 from skerry_regions.control.desired.desired import Desired
 from skerry_regions.control.desired.store import Store
-from skerry_regions.control.desired.views import rfc3339
 from skerry_regions.control.desired.writing import Writing
 from skerry_regions.control.errors import Conflict, Invalid, Revoked, UnknownResource
 from skerry_regions.control.machines import join_tokens
@@ -54,21 +51,6 @@ class Machine:
     joined_at: float
     not_after: float  # of its certificate
     revoked_at: float | None
-
-
-class MachineView(Struct, frozen=True, kw_only=True):
-    """A machine as it is shown. What runs on it is among the nodes, by the same id."""
-
-    id: str
-    kind: Kind
-    pool: str | None
-    region: str
-    hostname: str
-    version: str
-    join_token: str  # id of the one that it joined with
-    joined_at: str  # RFC 3339, UTC
-    certificate_until: str
-    revoked_at: str | None
 
 
 class Machines:
@@ -161,22 +143,6 @@ def hosts_of(store: Store) -> list[str]:
         (store.clock(),),
     )
     return [id for (id,) in rows]
-
-
-def view(machine: Machine) -> MachineView:
-    revoked = machine.revoked_at
-    return MachineView(
-        id=machine.id,
-        kind=machine.kind,
-        pool=machine.pool or None,
-        region=machine.region,
-        hostname=machine.hostname,
-        version=machine.version,
-        join_token=machine.token,
-        joined_at=rfc3339(machine.joined_at),
-        certificate_until=rfc3339(machine.not_after),
-        revoked_at=None if revoked is None else rfc3339(revoked),
-    )
 
 
 def _request_of(request: JoinRequest | RenewRequest) -> Any:

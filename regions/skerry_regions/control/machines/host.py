@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from skerry_regions.control.desired.desired import Desired
+from skerry_regions.control.desired.views import rfc3339
 from skerry_regions.control.machines.book import Machine
+from skerry_regions.control.machines.messages import Kind
 from skerry_regions.control.planning.launcher import (
     Launch,
     NodeSettings,
@@ -48,11 +53,13 @@ class Host:
             return process
         return dataclasses.replace(process, state="draining", seconds=0.0)
 
+    def slots(self) -> list[Slot]:
+        """Return what is taken of it."""
+        return [each.slot for each in self.processes() if each.slot is not None]
+
     def room(self, pool: str) -> HostRoom:
-        processes = self.processes()
-        taken = [each.slot for each in processes if each.slot is not None]
-        num_same = sum(each.owner == pool for each in processes)
-        return HostRoom.of(self.machine.id, self.offers, taken, num_same)
+        num_same = sum(each.owner == pool for each in self.processes())
+        return HostRoom.of(self.machine.id, self.offers, self.slots(), num_same)
 
 
 def starting(launch: Launch) -> RunningProcess:
@@ -94,4 +101,62 @@ def may_run(machine: Machine, launch: Launch) -> bool:
     is_of_pool = machine.pool == launch.owner
     return machine.region == settings.region and (
         is_of_pool or (not machine.pool and settings.launcher == "machines")
+    )
+
+
+# --- as it is shown ----------------------------------------------------------------------------
+
+
+class MachineSlots(Struct, frozen=True, kw_only=True):
+    """What a host offers, or its nodes have of it."""
+
+    cpus: int
+    memory: int  # bytes
+    gpus: int  # how many
+
+
+class MachineView(Struct, frozen=True, kw_only=True):
+    """A machine as it is shown. What runs on it is among the nodes, by the same id."""
+
+    id: str
+    kind: Kind
+    pool: str | None
+    region: str
+    hostname: str
+    version: str
+    join_token: str  # id of the one that it joined with
+    joined_at: str  # RFC 3339, UTC
+    certificate_until: str
+    revoked_at: str | None
+    offers: MachineSlots | None = None  # of a host that reports …
+    used: MachineSlots | None = None  # … and what its nodes have of it
+    num_nodes: int = 0  # of a host
+
+
+def view(machine: Machine, host: Host | None = None) -> MachineView:
+    """Return a machine as it is shown; `host` is what it reports, if it is one that does."""
+    shares = [] if host is None else host.slots()
+    revoked = machine.revoked_at
+    return MachineView(
+        id=machine.id,
+        kind=machine.kind,
+        pool=machine.pool or None,
+        region=machine.region,
+        hostname=machine.hostname,
+        version=machine.version,
+        join_token=machine.token,
+        joined_at=rfc3339(machine.joined_at),
+        certificate_until=rfc3339(machine.not_after),
+        revoked_at=None if revoked is None else rfc3339(revoked),
+        offers=None if host is None else _counted([host.offers]),
+        used=None if host is None else _counted(shares),
+        num_nodes=len(shares),
+    )
+
+
+def _counted(slots: Sequence[Slot]) -> MachineSlots:
+    return MachineSlots(
+        cpus=sum(each.cpus for each in slots),
+        memory=sum(each.memory for each in slots),
+        gpus=sum(len(each.gpus) for each in slots),
     )

@@ -149,6 +149,10 @@ class Hosts:
         self._changed()
         return gone
 
+    def host(self, machine: str) -> Host | None:
+        """Return what a machine reports, if it is a host that is there."""
+        return self._hosts.get(machine)
+
     def hostnames(self) -> set[str]:
         """Return those of the hosts that are there."""
         return {host.machine.hostname for host in self._hosts.values()}

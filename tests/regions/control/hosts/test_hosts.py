@@ -15,6 +15,7 @@ from tests.regions.control.joining import Platform, platform
 from tests.regions.control.support import MODEL, new
 
 from skerry_regions.control.machines.calls import ControlRefused
+from skerry_regions.control.machines.host import MachineSlots, view
 from skerry_regions.control.machines.hosts import HOST_SECONDS, Hosts
 from skerry_regions.control.machines.joining import Joining
 from skerry_regions.control.machines.messages import AssignmentAnswer, HostOrders, HostReport
@@ -277,3 +278,17 @@ def test_a_host_is_no_node_and_no_node_a_host(control: Platform, machine: Join) 
     with pytest.raises(ControlRefused, match="only a host"):
         node.call("POST", "/host", HostOrders, HostReport(offers=OFFERS))
     node.close()
+
+
+def test_what_a_host_has_and_its_nodes_take(control: Platform, machine: Join) -> None:
+    host = machine("h", Slot(cpus=8, memory=4 << 30, gpus=(0, 1)))
+    [known] = control.machines.all()
+    assert view(known, control.hosts.host(known.id)).offers is None, "it has not reported"
+    host.report()
+    for number in range(2):
+        start(control, number)
+    host.report()
+    host.follow()
+    shown = view(known, control.hosts.host(known.id))
+    assert shown.offers == MachineSlots(cpus=8, memory=4 << 30, gpus=2)
+    assert (shown.used, shown.num_nodes) == (MachineSlots(cpus=2, memory=0, gpus=0), 2)
