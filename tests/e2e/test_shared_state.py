@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 import secrets
-import shutil
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,6 @@ class TwoHomes:
         account = re.search(r"of account ([0-9a-f]{32})", made.stderr)
         assert account is not None, made.stderr
         self.account = account[1]
-        for name in ("tokens.json", "secret"):
-            if (self.one.home / name).exists():
-                shutil.copy(self.one.home / name, self.other.home / name)
         self.node = Machine(
             self.one, registry, key, "node", "--id", "n-1", "--model", MODEL, "--runner", "toy",
             "--address", "tcp:127.0.0.1:0",
@@ -109,6 +106,48 @@ def test_a_cap_holds_over_edges_of_two_homes(
     for ai in clients:
         ai.close()
     homes.node.stop()
+
+
+@pytest.mark.slow
+def test_tokens_limits_and_cached_prompts_are_those_of_both_homes(
+    tmp_path: Path, default_model: ModelFiles, servers: NatsCluster
+) -> None:
+    homes = TwoHomes(tmp_path, default_model, servers)
+    assert (homes.one.home / "secret").read_bytes() == (homes.other.home / "secret").read_bytes()
+
+    def ask(edge: int, token: str) -> httpx.Response:
+        url = f"{homes.urls[edge]}/client/v4/accounts/{homes.account}/ai/v1/chat/completions"
+        message = {"role": "user", "content": "The sea is wide and the sea is deep. " * 16}
+        body = {"model": MODEL, "messages": [message], "max_tokens": 2}
+        headers = {"authorization": f"Bearer {token}"}
+        return httpx.post(url, json=body, headers=headers, timeout=60)
+
+    def cached(answer: httpx.Response) -> int:
+        return int(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    assert cached(ask(0, homes.token)) == 0
+    until(lambda: cached(ask(1, homes.token)) > 0)  # one name for one prompt of the tenant's
+    made = homes.other("tokens", "create", "--account", homes.account).stdout.strip()
+    for edge in (1, 0):
+        within(2.0, lambda edge=edge: ask(edge, made).status_code == 200)
+    revoked = homes.one("tokens", "revoke", made)
+    assert revoked.returncode == 0, revoked.stderr
+    for edge in (0, 1):
+        within(2.0, lambda edge=edge: ask(edge, made).status_code == 401)
+    limits = f"tenants: [{{account: '{homes.account}', requests_per_minute: 2}}]\n"
+    (homes.other.home / "limits.yaml").write_text(limits)
+    for edge in (0, 1):
+        within(4.0, lambda edge=edge: ask(edge, homes.token).status_code == 429)
+    assert (homes.one.home / "limits.yaml").read_text() == limits
+    for machine in (*homes.edges, homes.node):
+        machine.stop()
+
+
+def within(seconds: float, condition: Callable[[], bool]) -> None:
+    """Wait until it is so, which has to be soon; on a busy machine in thrice the time."""
+    began = time.monotonic()
+    until(condition)
+    assert time.monotonic() - began < 3 * seconds
 
 
 def test_a_conversation_goes_on_at_an_edge_of_another_home(

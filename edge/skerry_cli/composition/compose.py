@@ -33,6 +33,7 @@ from skerry_cli.home.control import (
 )
 from skerry_cli.home.instance import Instance, announce
 from skerry_cli.home.parts import credentials, install_models, reachable, sentence, url_of
+from skerry_cli.home.shared.settings import shared_settings, token_store
 from skerry_cli.home.state import Config, Home
 from skerry_cli.report import StartReporter, ready_report
 from skerry_cli.tables import short_model
@@ -125,12 +126,21 @@ def serve_platform(
     When an engine crashes or hangs, `restart` is called. Raises `CannotStart`, or `Interrupted`
     when the signal comes before anything is served.
     """
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(options, home, control, reporter, restart))
+    with (
+        shared_settings(home, os.environ, EDGE_ID, serves=True) as settings,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        tokens = token_store(home, settings)
+        runner.run(_serve(options, home, tokens, control, reporter, restart))
 
 
 async def _serve(
-    options: UpOptions, home: Home, control: str, reporter: StartReporter, restart: Restart
+    options: UpOptions,
+    home: Home,
+    tokens: TokenStore,
+    control: str,
+    reporter: StartReporter,
+    restart: Restart,
 ) -> None:
     stop = stop_on_signals()
     installing = on_thread(lambda: install_models(options.models, home, reporter.progress))
@@ -159,7 +169,6 @@ async def _serve(
             ends=lambda: front.certificate_ends(EDGE_ID),
         )
         loop_watch = LoopWatch(metrics.loop_late.observe, hung=partial(restart, port))
-        tokens = TokenStore(home.tokens)
         config = credentials(home, tokens, front.url(), control_url=url_of(control_socket))
 
         def ready() -> None:

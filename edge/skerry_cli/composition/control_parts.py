@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import os
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,6 +15,7 @@ from skerry.errors import Unavailable
 from skerry_cli.home.edge_tokens import caller_of
 from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.parts import credentials
+from skerry_cli.home.shared.settings import shared_settings, token_store
 from skerry_cli.home.shared_state import keep_state
 from skerry_cli.home.state import Home, read_config, write_config
 from skerry_edge.console.control_console import ControlConsole
@@ -79,6 +82,15 @@ def with_console(
     )
 
 
+@contextlib.contextmanager
+def platform_tokens(home: Home, manifest: Manifest | None) -> Generator[TokenStore]:
+    """Yield the tokens of the home, or of all homes where a file says so. Raises `CannotStart`."""
+    if manifest is not None:
+        keep_state(home, manifest.state)
+    with shared_settings(home, os.environ, "control", serves=True) as settings:
+        yield token_store(home, settings)
+
+
 def edge_url_of(home: Home) -> str:
     """Return where the one edge of `skerry up` is, which is in no registry."""
     config = read_config(home)
@@ -123,13 +135,11 @@ def read_wanted(path: Path) -> Manifest:
 
 
 def write_down(manifest: Manifest | None, home: Home, store: Store, *, is_up: bool) -> None:
-    """Set the desired state to what a file says, if there is one, and where machines keep what they
-    share. What `skerry up --topology`
+    """Set the desired state to what a file says, if there is one. What `skerry up --topology`
     wanted goes with the next start that is not of it. Raises ControlError, and `CannotStart` while
     it runs."""
     source = revisions.UP if is_up else revisions.FILE
     if manifest is not None:
-        keep_state(home, manifest.state)
         revisions.apply(manifest, store, actor=revisions.FILE, source=source, prunes=True)
     elif _runs_topology(home, store):
         raise CannotStart(

@@ -27,6 +27,7 @@ from skerry_cli.composition.control_parts import (
     check_model,
     dns_answers,
     edge_url_of,
+    platform_tokens,
     read_wanted,
     ready_regions,
     with_console,
@@ -112,6 +113,7 @@ class EmbeddedControl:
     reconciler: Reconciler
     first_start: FirstStart
     registry: Registry
+    tokens: TokenStore
     url: str
     stop: asyncio.Event
 
@@ -127,10 +129,11 @@ def serve_control(options: ControlOptions, home: Home) -> None:
     try:
         with (
             claim_control(home, patience=patience, alone=options.lifeline is None),
+            platform_tokens(home, manifest) as tokens,
             Front.open(options.where, Limits(drain_seconds=DRAIN_SECONDS)) as front,
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
-            runner.run(_serve(options, home, front, manifest))
+            runner.run(_serve(options, home, tokens, front, manifest))
     except TROUBLES as error:
         raise CannotStart(str(error)) from None
 
@@ -148,9 +151,10 @@ def embed_control(
     try:
         with (
             claim_control(home, patience=CLAIM_SECONDS),
+            platform_tokens(home, topology) as tokens,
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
-            runner.run(_serve(options, home, front, topology, host))
+            runner.run(_serve(options, home, tokens, front, topology, host))
     except TROUBLES as error:
         raise CannotStart(str(error)) from None
 
@@ -158,6 +162,7 @@ def embed_control(
 async def _serve(
     options: ControlOptions,
     home: Home,
+    tokens: TokenStore,
     front: Front,
     manifest: Manifest | None,
     host: Host | None = None,
@@ -165,7 +170,6 @@ async def _serve(
     stop = stop_on_signals()
     starter = Starter(options.lifeline)
     starter.end_with_supervisor(stop)
-    tokens = TokenStore(home.tokens)
     account_id = account_of(home, tokens, front.url(), is_ours=not starter.is_supervisor)
     async with contextlib.AsyncExitStack() as stack:
         store = Store(control_database(home))
@@ -274,12 +278,9 @@ async def _serve(
         hosting = None
         if host is not None and first_start is not None:
             embedded = EmbeddedControl(
-                reconciler=reconciler,
-                first_start=first_start,
-                registry=registry,
-                url=front.url(),
-                stop=stop,
-            )
+                reconciler=reconciler, first_start=first_start, registry=registry, tokens=tokens,
+                url=front.url(), stop=stop,
+            )  # fmt: skip
             hosting = asyncio.create_task(host(embedded), name="host")
             hosting.add_done_callback(lambda _: stop.set())
         reconciling = asyncio.create_task(reconciler.run(), name="reconcile")

@@ -35,7 +35,6 @@ from skerry_cli.home.parts import (
 )
 from skerry_cli.home.state import Home
 from skerry_cli.report import StartReporter, ready_report
-from skerry_edge.gate.tokens import TokenStore
 from skerry_regions.control.desired.manifest import Manifest
 from skerry_regions.control.desired.resources import PoolSpec
 from skerry_regions.models.catalog import Catalog
@@ -133,7 +132,9 @@ class TopologyStart:
         for note in notes:
             logger.error("%s", note)
         first = status.edges()[0]
-        config = credentials(home, TokenStore(home.tokens), first.url, control_url=embedded.url)
+        config = await asyncio.to_thread(
+            lambda: credentials(home, embedded.tokens, first.url, control_url=embedded.url)
+        )
         async with answer_status(self._control, status):
             started = Instance(os.getpid(), self._control, topology=True)
             announce(home, structs.replace(started, ready=True, url=config.url))

@@ -23,9 +23,12 @@ class CredentialsFollower:
     """While entered, the home's files are as the control plane's; its last word stands while it is
     away. The block waits for the first one: without it an edge would draw a secret of its own."""
 
-    def __init__(self, link: ControlLink, home: Home) -> None:
+    def __init__(self, link: ControlLink, home: Home, *, has_state: bool = False) -> None:
+        """`has_state`: tokens and secret are those of NATS servers, by which the control plane
+        goes, too: only issuers are followed here."""
         self._link = link
         self._home = home
+        self._has_state = has_state
         self._known = ""  # digest of the tokens here
         self._is_away = False
         self._stop = threading.Event()
@@ -33,7 +36,7 @@ class CredentialsFollower:
 
     def __enter__(self) -> CredentialsFollower:
         self._look()
-        while not self._home.secret.exists():
+        while not (self._has_state or self._home.secret.exists()):
             time.sleep(LOOK_SECONDS)
             self._look()
         self._thread.start()
@@ -65,9 +68,11 @@ class CredentialsFollower:
     def _follow_once(self) -> None:
         """Raises ControlAway, ControlRefused, StateError or OSError."""
         told = self._link.call("GET", f"/credentials?known={self._known}", Credentials)
-        keep_private(self._home.secret, told.secret)
+        if not self._has_state:
+            keep_private(self._home.secret, told.secret)
         if told.tokens is not None:
-            keep_private(self._home.tokens, told.tokens)
+            if not self._has_state:
+                keep_private(self._home.tokens, told.tokens)
             if told.issuers:
                 keep_private(self._home.issuers, told.issuers)
             elif told.issuers is not None:

@@ -46,7 +46,7 @@ def open_registry(home: Home, environ: Mapping[str, str]) -> Registry:
     try:
         url = StateURL.parse(text, URL_OPTIONS)
         assert url is not None
-        return NatsRegistry(text, make_client=_clients(home, environ, url, VARIABLE))
+        return NatsRegistry(text, make_client=nats_clients(home, environ, url, VARIABLE))
     except (ValueError, StateError) as error:
         raise RegistryUnavailable(f"{VARIABLE}: {error}") from None
 
@@ -112,7 +112,7 @@ async def opened_state(
         ) from None
     try:
         jetstream = JetStream(
-            url, name=name, make_client=_clients(home, environ, url, STATE_VARIABLE)
+            url, name=name, make_client=nats_clients(home, environ, url, STATE_VARIABLE)
         )
         await jetstream.open(*declared(home.zone))
     except StateUnfit as error:
@@ -125,7 +125,7 @@ async def opened_state(
         await jetstream.close()
 
 
-def _clients(
+def nats_clients(
     home: Home, environ: Mapping[str, str], url: StateURL, source: str
 ) -> Callable[[], Client]:
     """Return what makes clients of such servers: for tls:// encrypted ones, which go by this

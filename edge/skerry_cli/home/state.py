@@ -10,6 +10,7 @@ SKERRY_HOME            ~/.skerry unless set; readable by its owner only
 ├── issuers.yaml       whose logins count beside API tokens
 ├── spending.db        what capped tokens spent
 ├── state              which NATS servers have that and more, in place of files here
+├── shared.json        what all homes had of limits and catalog, where NATS servers have the state
 ├── secret             root of the tenants' cache keys
 ├── cluster.key        what edges and nodes of other machines have to hold, too
 ├── control.key        what the control plane makes tokens of that it shows twice
@@ -162,6 +163,11 @@ class Home:
     def state_url(self) -> Path:
         """Return which servers have what machines share, where a topology says so."""
         return self.root / "state"
+
+    @property
+    def shared(self) -> Path:
+        """Return what all homes had of the files that they share."""
+        return self.root / "shared.json"
 
     @property
     def responses(self) -> Path:

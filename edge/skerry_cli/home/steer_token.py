@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from skerry_cli.home.errors import CannotStart, StateError
 from skerry_cli.home.keys import keep_private
+from skerry_cli.home.shared.settings import opened_tokens
 from skerry_cli.home.state import Home, read_config
 from skerry_edge.gate.token_file import TokenStoreError
 from skerry_edge.gate.tokens import TokenStore
@@ -23,15 +24,15 @@ def steer_token(home: Home, environ: Mapping[str, str]) -> str:
         return environ.get("SKERRY_API_TOKEN", "")
     path = home.steer_token
     try:
-        tokens = TokenStore(home.tokens)
         kept = path.read_text().strip() if path.exists() else ""
-        if tokens.authenticate(kept) is None:
-            kept, _ = tokens.create(
-                account_id=config.account_id,
-                name="skerry dns",
-                scopes=("steer",),
-                now=int(time.time()),
-            )
+        if TokenStore(home.tokens).authenticate(kept) is None:
+            with opened_tokens(home, environ, "skerry dns") as tokens:
+                kept, _ = tokens.create(
+                    account_id=config.account_id,
+                    name="skerry dns",
+                    scopes=("steer",),
+                    now=int(time.time()),
+                )
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             keep_private(path, f"{kept}\n".encode())
     except TokenStoreError as error:

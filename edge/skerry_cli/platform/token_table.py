@@ -9,17 +9,18 @@ from datetime import UTC, datetime
 
 from skerry.errors import Unavailable
 from skerry_cli.home.errors import CannotStart
+from skerry_cli.home.shared.settings import opened_tokens
 from skerry_cli.home.state import Home
 from skerry_cli.output import complain, printable, say
 from skerry_edge.gate.token_file import TokenRecord, TokenStoreError
-from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.money.caps import Caps
 
 
 def list_tokens(args: argparse.Namespace) -> int:
     home = Home.from_environ(os.environ)
     try:
-        records = TokenStore(home.tokens).records()
+        with opened_tokens(home, os.environ, "skerry tokens list") as store:
+            records = store.records()
         spent = _spent(home, records)
     except TokenStoreError as error:
         return complain(f"{error}.")

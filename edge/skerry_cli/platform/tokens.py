@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 
 from skerry_cli.arguments import Commands, add_command, days_or_hours, dollars_or_none
+from skerry_cli.home.errors import CannotStart
+from skerry_cli.home.shared.settings import opened_tokens
 from skerry_cli.home.state import Home, read_config
 from skerry_cli.output import complain, note, say
 from skerry_cli.platform.token_table import list_tokens
@@ -27,6 +29,7 @@ from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.money.caps import Caps
 from skerry_regions.access import ROLES, SCOPES, AccessRole, role_of_admin
 
+NAME = "skerry tokens"  # what servers list the connection as
 AUDITED = ("name", "account", "role", "scope", "model", "residency", "per_day", "per_month")
 TOKEN_ID = re.compile(r"[0-9a-f]{16}")
 
@@ -144,23 +147,23 @@ def create_token(args: argparse.Namespace) -> int:
     home.create()
     now = int(time.time())
     try:
-        store = TokenStore(home.tokens)
-        parent = None if args.parent is None else _id_of(args.parent)
-        account_id = _account(home, store, args.account, parent)
-        role, scopes = _role_and_scopes(home, args, account_id)
-        token, record = store.create(
-            account_id=account_id,
-            name=args.name,
-            role=role,
-            scopes=scopes,
-            residency=args.residency,
-            models=tuple(args.model) if args.model else None,
-            caps=Caps(per_day=args.per_day, per_month=args.per_month),
-            expires_at=None if args.expires is None else now + args.expires,
-            parent=parent,
-            now=now,
-        )
-    except (TokenStoreError, ValueError) as error:
+        with opened_tokens(home, os.environ, NAME) as store:
+            parent = None if args.parent is None else _id_of(args.parent)
+            account_id = _account(home, store, args.account, parent)
+            role, scopes = _role_and_scopes(home, args, account_id)
+            token, record = store.create(
+                account_id=account_id,
+                name=args.name,
+                role=role,
+                scopes=scopes,
+                residency=args.residency,
+                models=tuple(args.model) if args.model else None,
+                caps=Caps(per_day=args.per_day, per_month=args.per_month),
+                expires_at=None if args.expires is None else now + args.expires,
+                parent=parent,
+                now=now,
+            )
+    except (TokenStoreError, CannotStart, ValueError) as error:
         asked = {name: getattr(args, name) for name in AUDITED}
         _audit(home, "create", _id_of(args.parent or ""), asked, denied=str(error))
         return complain(f"{error}.")
@@ -192,8 +195,9 @@ def cap_token(args: argparse.Namespace) -> int:
     caps = Caps(per_day=args.per_day, per_month=args.per_month)
     token_id, home = _id_of(args.id), Home.from_environ(os.environ)
     try:
-        known = TokenStore(home.tokens).set_caps(token_id, caps)
-    except TokenStoreError as error:
+        with opened_tokens(home, os.environ, NAME) as store:
+            known = store.set_caps(token_id, caps)
+    except (TokenStoreError, CannotStart) as error:
         return complain(f"{error}.")
     if not known:
         return _unknown(home, "update", token_id)
@@ -210,9 +214,9 @@ def cap_token(args: argparse.Namespace) -> int:
 def rotate_token(args: argparse.Namespace) -> int:
     token_id, secret, home = _id_of(args.id), new_secret(), Home.from_environ(os.environ)
     try:
-        store = TokenStore(home.tokens)
-        known = store.rotate(token_id, digest_of(secret), grace_seconds=args.grace)
-    except TokenStoreError as error:
+        with opened_tokens(home, os.environ, NAME) as store:
+            known = store.rotate(token_id, digest_of(secret), grace_seconds=args.grace)
+    except (TokenStoreError, CannotStart) as error:
         return complain(f"{error}.")
     if not known:
         return _unknown(home, "rotate", token_id)
@@ -226,8 +230,9 @@ def rotate_token(args: argparse.Namespace) -> int:
 def revoke_token(args: argparse.Namespace) -> int:
     token_id, home = _id_of(args.id), Home.from_environ(os.environ)
     try:
-        number = TokenStore(home.tokens).revoke(token_id)
-    except TokenStoreError as error:
+        with opened_tokens(home, os.environ, NAME) as store:
+            number = store.revoke(token_id)
+    except (TokenStoreError, CannotStart) as error:
         return complain(f"{error}.")
     if not number:
         return _unknown(home, "delete", token_id)

@@ -158,6 +158,7 @@ def _start_joined(args: argparse.Namespace, home: Home) -> int:
         return complain(f"{told} and --join exclude each other: the control plane says it")
     _configure()
     from skerry_cli.home.credentials import CredentialsFollower
+    from skerry_cli.home.shared_state import chosen_state
     from skerry_regions.control.machines.messages import EdgeAssignment
 
     home.create()
@@ -183,7 +184,8 @@ def _start_joined(args: argparse.Namespace, home: Home) -> int:
     )
 
     def serve(registry: Registry, orders: OrderedRestart) -> int:
-        with CredentialsFollower(link, home):
+        has_state = chosen_state(home, os.environ) is not None
+        with CredentialsFollower(link, home, has_state=has_state):
             return _run(options, home, registry, orders)
 
     return serve_joined(link, assignment.fingerprint, args.argv, serve)
@@ -222,8 +224,14 @@ def _run(
 ) -> int:
     from skerry_cli.composition.serve_edge import serve_edge
     from skerry_cli.composition.starter import run_to_the_end
+    from skerry_cli.home.shared.settings import shared_settings
     from skerry_regions.drivers.kept_registry import KeptRegistry
 
     orders = OrderedRestart() if orders is None else orders
     kept = KeptRegistry(registry, home.known_members)
-    return run_to_the_end(lambda: serve_edge(options, home, kept, orders.started, orders.cancel))
+
+    def serve() -> None:
+        with shared_settings(home, os.environ, options.id, serves=True):
+            serve_edge(options, home, kept, orders.started, orders.cancel)
+
+    return run_to_the_end(serve)

@@ -90,9 +90,12 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenFile(msgspec.Struct, kw_only=True):
-    """Content of `tokens.json`."""
+    """Content of `tokens.json`. Where NATS servers have the platform's state it is a picture of
+    what they have: of the stream that was made then, as of a revision."""
 
     version: Literal[1] = 1
+    stream: str = ""  # when it was made; "": this file has the tokens
+    revision: int = 0
     tokens: Annotated[list[TokenRecord], msgspec.Meta(max_length=MAX_TOKENS)] = []
 
 
@@ -105,6 +108,7 @@ class TokenRecords:
         self._path = path
         self._stamp: tuple[int, ...] | None = None
         self._records: Mapping[str, TokenRecord] = MappingProxyType({})
+        self._picture_of = ("", 0)  # a stream, and its revision
         self.read()
 
     def read(self) -> Mapping[str, TokenRecord]:
@@ -127,6 +131,35 @@ class TokenRecords:
         No other process changes them meanwhile: a token that it revokes now must not come back with
         what we write. Raises TokenStoreError.
         """
+        with self._locked():
+            records = dict(self.read())
+            yield records
+            if records == self._records:
+                return
+            if self._picture_of[0]:
+                raise TokenStoreError(
+                    f"{self._path} is a picture of what NATS servers have, and this command does "
+                    "not go by them: set SKERRY_STATE as the platform's edges have it"
+                )
+            check_number(len(records), str(self._path))
+            self._write(TokenFile(tokens=list(records.values())))
+
+    def picture(self) -> tuple[str, int]:
+        """Return which stream's picture the file is, and of which revision; "": of none. Raises
+        TokenStoreError."""
+        self._follow()
+        return self._picture_of
+
+    def take_in(self, picture: TokenFile) -> None:
+        """Have the file be this picture, unless it is a later one. Raises TokenStoreError."""
+        with self._locked():
+            stream, revision = self.picture()
+            is_later = stream != picture.stream or revision < picture.revision
+            if is_later and (stream, [*self._records.values()]) != (picture.stream, picture.tokens):
+                self._write(picture)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Generator[None]:
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
@@ -134,16 +167,14 @@ class TokenRecords:
             raise TokenStoreError(f"cannot write {self._path}: {exc.strerror}") from exc
         with os.fdopen(lock, "wb"):
             fcntl.flock(lock, fcntl.LOCK_EX)  # held for the time of one write
-            records = dict(self.read())
-            yield records
-            if records != self._records:
-                self._write(list(records.values()))
+            yield
 
     def _follow(self) -> None:
         try:
             status = self._path.stat()
         except FileNotFoundError:
             self._stamp, self._records = None, MappingProxyType({})
+            self._picture_of = ("", 0)
             return
         except OSError as exc:
             raise TokenStoreError(f"cannot read {self._path}: {exc.strerror}") from exc
@@ -158,17 +189,22 @@ class TokenRecords:
         except (msgspec.DecodeError, UnicodeDecodeError) as exc:
             raise TokenStoreError(f"{self._path} is not a token file: {exc}") from exc
         self._records = MappingProxyType({record.id: record for record in content.tokens})
+        self._picture_of = (content.stream, content.revision)
 
-    def _write(self, records: list[TokenRecord]) -> None:
+    def _write(self, content: TokenFile) -> None:
         """Replace the file, or leave it as it was. Raises TokenStoreError."""
-        if len(records) > MAX_TOKENS:
-            raise TokenStoreError(f"{self._path} holds {MAX_TOKENS} tokens already; revoke some")
-        data = msgspec.json.format(msgspec.json.encode(TokenFile(tokens=records)), indent=2)
+        data = msgspec.json.format(msgspec.json.encode(content), indent=2)
         try:
             replace_file(self._path, data + b"\n")
         except OSError as exc:
             raise TokenStoreError(f"cannot write {self._path}: {exc.strerror}") from exc
         self._follow()
+
+
+def check_number(tokens: int, where: str) -> None:
+    """Raise TokenStoreError for more tokens than there may be."""
+    if tokens > MAX_TOKENS:
+        raise TokenStoreError(f"{where} holds {MAX_TOKENS} tokens already; revoke some")
 
 
 def new_account_id() -> str:

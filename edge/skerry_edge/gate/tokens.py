@@ -44,11 +44,14 @@ FORGET_SECONDS = 7 * 86_400  # after a token has expired
 
 
 class TokenStore:
-    """The tokens of one home."""
+    """The tokens of one home, or of all homes that share them."""
 
-    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
-        """Read `path` if it exists; `clock` gives Unix seconds. Raises TokenStoreError."""
-        self._records = TokenRecords(path)
+    def __init__(
+        self, kept: Path | TokenRecords, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        """Read the records, or a file of them if it exists; `clock` gives Unix seconds. Raises
+        TokenStoreError."""
+        self._records = TokenRecords(kept) if isinstance(kept, Path) else kept
         self._known: dict[str, Principal] = {}  # by token id, of these records:
         self._known_of: Mapping[str, TokenRecord] | None = None
         self._clock = clock

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
+from tests.edge.gate.shared_tokens import shared_tokens
 from tests.edge.support import ACCOUNT, ALIAS, MODEL, Deployment
+from tests.regions.drivers.nats_server import NatsCluster
 
 from skerry_edge.gate.token_file import digest_of, new_secret, token_text
 from skerry_edge.gate.tokens import FORGET_SECONDS, TokenStore
@@ -29,9 +32,23 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture
-def store(tmp_path: Path, clock: Clock) -> TokenStore:
-    return TokenStore(tmp_path / "tokens.json", clock=clock)
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
+    cluster = NatsCluster(tmp_path_factory.mktemp("nats"), size=1)
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture(params=["file", "nats"])
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: Clock, servers: NatsCluster
+) -> Iterator[TokenStore]:
+    """Of either driver: a file of the home, and NATS servers with pictures in files."""
+    if request.param == "file":
+        yield TokenStore(tmp_path / "tokens.json", clock=clock)
+        return
+    with shared_tokens(servers, tmp_path, clock) as homes:
+        yield homes.join("one")
 
 
 def test_a_child_has_the_bounds_of_its_ancestors(store: TokenStore) -> None:

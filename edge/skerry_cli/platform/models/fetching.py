@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from skerry.errors import ModelNotFound
+from skerry_cli.home.shared.settings import share_edits
 from skerry_cli.home.state import Home
 from skerry_cli.output import complain, note, say
 from skerry_cli.platform.models.shared import (
@@ -53,6 +54,7 @@ def _pull(name: str, id: str | None, progress: Progress) -> ModelFiles:
         resolved = resolve(asked, client, CHECKS, store.blobs, Path(folder), progress)
         files = store.pull(resolved.spec, progress)
     add_model(home.root, resolved.spec)
+    share_edits(home, os.environ)
     if resolved.license:
         note(f"{asked.id}: licence {resolved.license}, from {resolved.spec.source}")
     for each in resolved.notes:

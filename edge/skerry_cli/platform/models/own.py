@@ -7,6 +7,7 @@ import datetime
 import os
 from pathlib import Path
 
+from skerry_cli.home.shared.settings import share_edits
 from skerry_cli.home.state import Home
 from skerry_cli.output import complain, say
 from skerry_cli.platform.models.shared import (
@@ -35,6 +36,7 @@ def add_own(args: argparse.Namespace) -> int:
     if not path.exists():
         target = catalog.resolve(args.source)
         file = add_alias(home.root, args.name, target.id)
+        share_edits(home, os.environ)
         say(as_json({"id": target.id, "alias": args.name}) if args.json else _added(args, file))
         return 0
     with progress_shown() as progress:
@@ -43,6 +45,7 @@ def add_own(args: argparse.Namespace) -> int:
         )
         files = store.pull(spec, progress)
     file = add_model(home.root, spec)
+    share_edits(home, os.environ)
     facts = {**facts_of(spec), "installed": installed_facts(files)}
     say(as_json(facts) if args.json else _added(args, file))
     return 0
@@ -69,6 +72,8 @@ def remove_models(args: argparse.Namespace) -> int:
         if file is None and not had_files:
             return complain(f"{name} comes with Skerry and is not installed: nothing to remove.")
         removed.append({"id": name, "from_catalog": file is not None, "from_disk": had_files})
+        if file is not None:
+            share_edits(home, os.environ)
         if not args.json:
             say(_removed(name, from_catalog=file is not None, comes_along=name in packaged_ids()))
     if args.json:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -35,20 +36,36 @@ class StreamFollower:
         on_stored: Callable[[Stored], None],
         on_lost: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        oldest_seconds: float = math.inf,
     ) -> None:
-        """`on_lost` is called when the stream has begun anew: sequences went back."""
+        """`on_lost` is called when all comes once more: the stream has begun anew, or there was no
+        contact for `oldest_seconds`, in which what says that a key is gone may have expired."""
         self._stream = stream
         self._on_stored = on_stored
         self._on_lost = on_lost
-        self._seen = 0  # sequence
+        self.seen = 0
+        """The sequence up to which all has come."""
+        self.created = ""
+        """When the stream was made, as a look at it told last."""
+        self._upto = 0  # what was there when the consumer was made
+        self._moved = asyncio.Event()  # `seen` did
         self._end: Callable[[], Awaitable[None]] | None = None
         self._following: asyncio.Task[None] | None = None
         self._clock = clock
+        self._oldest_seconds = oldest_seconds
         self.contact_at = clock()
         """When all that was stored had come; before it did for the first time, when it began."""
 
     def start(self) -> None:
         self._following = asyncio.create_task(self._follow(), name=f"follow {self._stream.name}")
+
+    async def caught_up(self) -> None:
+        """Wait until all has come that is stored now. Raises `Unavailable`."""
+        last = (await self._stream.state()).last_sequence
+        while self.seen < last:
+            self._moved.clear()
+            await self._moved.wait()
 
     async def close(self) -> None:
         """Follow no more. Idempotent."""
@@ -62,16 +79,20 @@ class StreamFollower:
         while True:
             looked_at = self._clock()
             try:
-                last = (await self._stream.state()).last_sequence
-                if last < self._seen:
+                state = await self._stream.state()
+                last = state.last_sequence
+                is_another = self.created not in ("", state.created)
+                if is_another or last < self.seen:
                     logger.error("%s has lost what it had acknowledged", self._stream.name)
-                    self._seen = 0
-                    self._on_lost()
-                    await self._leave()
-                if self._end is None or last_missed > self._seen:
+                    await self._begin_anew()
+                elif looked_at - self.contact_at > self._oldest_seconds:
+                    self.contact_at = looked_at
+                    await self._begin_anew()
+                self.created = state.created
+                if self._end is None or last_missed > self.seen:
                     await self._leave()
                     await self._begin(last)
-                if self._seen >= last:
+                if self.seen >= last:
                     self.contact_at, last_missed, pause = looked_at, 0, 0.0
                 else:
                     last_missed = last
@@ -80,10 +101,15 @@ class StreamFollower:
                 pause = min(MAX_PAUSE_SECONDS, 2 * pause + 0.1)
             await asyncio.sleep(pause or LOOK_SECONDS)
 
+    async def _begin_anew(self) -> None:
+        await self._leave()
+        self.seen = 0
+        self._on_lost()
+
     async def _begin(self, last: int) -> None:
         """Have a consumer of what comes behind what was seen."""
         inbox, end = await self._stream.jetstream.subscribe(self._take)
-        self._end = end
+        self._end, self._upto = end, last
         config: dict[str, Any] = {
             "deliver_subject": inbox,
             "deliver_policy": "last_per_subject",
@@ -94,14 +120,18 @@ class StreamFollower:
             "num_replicas": 1,
             "inactive_threshold": INACTIVE_NANOSECONDS,
         }
-        if self._seen:
-            config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": self._seen + 1}
-        info = await self._stream.jetstream.call(
-            f"CONSUMER.CREATE.{self._stream.name}",
-            {"stream_name": self._stream.name, "config": config},
-        )
+        if self.seen:
+            config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": self.seen + 1}
+        try:
+            info = await self._stream.jetstream.call(
+                f"CONSUMER.CREATE.{self._stream.name}",
+                {"stream_name": self._stream.name, "config": config},
+            )
+        except BaseException:
+            await self._leave()
+            raise
         if not info["num_pending"] and not info["delivered"]["consumer_seq"]:
-            self._seen = max(self._seen, last)  # what was up to there is deleted
+            self._move(last)  # what was up to there is deleted
 
     async def _leave(self) -> None:
         end, self._end = self._end, None
@@ -109,13 +139,19 @@ class StreamFollower:
             await end()
 
     def _take(self, message: Msg) -> None:
-        sequence = message.metadata.sequence.stream
-        if sequence <= self._seen:
+        metadata = message.metadata
+        sequence = metadata.sequence.stream
+        if sequence <= self.seen:
             return
         headers = message.headers or {}
         key = message.subject.removeprefix(f"{self._stream.name}.")
-        self._seen = sequence
         try:
             self._on_stored(Stored(key, message.data, sequence, headers.get(ID_HEADER, "")))
         except Exception:  # of one message, of whatever version: the others are there all the same
             logger.exception("%s: a message of %s", self._stream.name, key)
+        # Behind the last of those that were there when the consumer was made nothing is to come.
+        self._move(sequence if metadata.num_pending else max(sequence, self._upto))
+
+    def _move(self, sequence: int) -> None:
+        self.seen = max(self.seen, sequence)
+        self._moved.set()

@@ -14,6 +14,13 @@ MONEY = StreamSpec(
     max_age_seconds=70 * DAY_SECONDS,  # since it was last written: all its periods are over
     is_durable=True,
 )
+SETTINGS = StreamSpec(
+    table="settings",  # see `skerry_edge.shared.settings_messages`
+    max_bytes=256 * MIB,
+    max_message_bytes=800 * 1024,
+    is_durable=True,
+    has_ttl=True,
+)
 RESPONSES = StreamSpec(
     table="responses",  # TENANT.ID: an answer and its conversation; TENANT.ID.N: a piece of it
     max_bytes=GIB,
@@ -77,7 +84,7 @@ LEASES = StreamSpec(
     has_ttl=True,
 )
 
-OF_PLATFORM = (MONEY,)
+OF_PLATFORM = (MONEY, SETTINGS)
 """Streams of which a platform has one each, in the zone `global`: they have no content."""
 OF_ZONE = (RESPONSES, IDEMPOTENCY, FILES, USAGE, BATCHES)
 """Streams that every zone has."""
