@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 import uvloop
@@ -31,7 +32,9 @@ from skerry_regions.drivers.sqlite_registry import SqliteRegistry
 from skerry_regions.node.announcer import Announcer, new_incarnation
 from skerry_regions.registry import Member
 from skerry_regions.view import NodeLoad
-from skerry_regions.wire.listener import Abortable, NodeServer
+from skerry_regions.wire.edge_calls import EdgeAnswer, EdgeCall
+from skerry_regions.wire.listener import NodeServer
+from skerry_regions.wire.node_connection import Abortable
 from skerry_regions.wire.protocol import (
     VERSIONS,
     Accepted,
@@ -134,6 +137,9 @@ class ReplayNode:
 
     def embed(self, embed: Embed, sink: Callable[[Embedded | Failed], None]) -> Abortable:
         raise ModelNotFound(f"no node embeds by {embed.model}")
+
+    def call(self, call: EdgeCall, sink: Callable[[EdgeAnswer | Failed], None]) -> NoReturn:
+        raise ModelNotFound("a replaying node keeps nothing of clients")
 
     def share(self, share: ShareKV) -> None:
         raise ModelNotFound("a replaying node has no KV")

@@ -71,6 +71,23 @@ class Client:
         self.request_ids.append(reply.headers["x-request-id"])
         return reply
 
+    def call(self, method: str, path: str, **headers: str) -> httpx.Response:
+        """Of the OpenAI dialect."""
+        headers |= {"authorization": f"Bearer {self._token}"}
+        return httpx.request(method, f"{self._base}/v1{path}", headers=headers, timeout=SECONDS)
+
+    def upload(self, content: bytes) -> str:
+        """Keep a file; its id."""
+        reply = httpx.post(
+            f"{self._base}/v1/files",
+            data={"purpose": "batch"},
+            files={"file": content},
+            headers={"authorization": f"Bearer {self._token}"},
+            timeout=SECONDS,
+        )
+        assert reply.status_code == 200, reply.text
+        return str(reply.json()["id"])
+
     def run(self, prompt: str, zone: str = "", **more: str) -> httpx.Response:
         body = {"prompt": prompt, "raw": True, "max_tokens": 24, "seed": 1}
         reply = self.post(f"/run/{MODEL}", body, zone, **more)
@@ -139,6 +156,41 @@ def test_a_stored_answer_is_not_told_outside_of_its_zone(skerry: Skerry) -> None
     with sqlite3.connect(skerry.home / "zones" / "eu" / "responses.db") as database:
         (count,) = database.execute("SELECT COUNT(*) FROM responses").fetchone()
     assert count >= 2
+
+
+def test_what_another_zone_keeps_is_answered_by_an_edge_there(skerry: Skerry) -> None:
+    """Whoever may leave a zone calls any edge; what is bound to one is not there in another."""
+    inside, outside = Client(skerry, "edge-fra"), Client(skerry, "edge-iad")
+    lines = b'{"custom_id": "a"}\n' * 60_000  # several parts
+    file = inside.upload(lines)
+    assert outside.call("GET", f"/files/{file}").json()["bytes"] == len(lines)
+    assert outside.call("GET", f"/files/{file}/content").content == lines
+    assert outside.call("DELETE", f"/files/{file}").json()["deleted"] is True
+    assert inside.call("GET", f"/files/{file}").status_code == 404
+    missing = outside.call("GET", f"/files/{file}")
+    assert missing.status_code == 404
+    assert (
+        missing.json()["error"]["message"]
+        == inside.call("GET", f"/files/{file}").json()["error"]["message"]
+    )
+
+    body = {"model": MODEL, "input": "hello", "max_output_tokens": 8}
+    free, bound = (inside.post("/v1/responses", body, zone).json() for zone in ("", "eu"))
+    assert outside.call("GET", f"/responses/{free['id']}").json() == free
+    assert outside.call("GET", f"/responses/{free['id']}/input_items").json()["data"]
+    for method, path in (("GET", bound["id"]), ("DELETE", bound["id"])):
+        assert outside.call(method, f"/responses/{path}").status_code == 404
+    assert inside.call("GET", f"/responses/{bound['id']}").json() == bound
+    kept = {HEADER: "us"}
+    assert outside.call("GET", f"/responses/{free['id']}", **kept).status_code == 404
+
+    path = f"/run/{MODEL}?queueRequest=true"
+    queued = inside.post(path, {"requests": [{"prompt": "x"}]}).json()["result"]["request_id"]
+    until(
+        lambda: "responses" in outside.post(path, {"request_id": queued}).json().get("result", {})
+    )
+    queued = inside.post(path, {"requests": [{"prompt": "x"}]}, "eu").json()["result"]["request_id"]
+    assert outside.post(path, {"request_id": queued}).status_code == 404
 
 
 def test_a_bound_token_binds_without_a_header(skerry: Skerry) -> None:

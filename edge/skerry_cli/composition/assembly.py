@@ -39,6 +39,7 @@ from skerry_regions.models.catalog import Catalog, ModelSpec
 from skerry_regions.models.problems import LeftOut
 from skerry_regions.process.startup import on_thread, unless
 from skerry_regions.wire.client import RegionClient
+from skerry_regions.wire.protocol import VERSIONS, Hello, ModelBuild
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +66,18 @@ class ServedModels:
     @property
     def specs(self) -> list[ModelSpec]:
         return [model.spec for model in self.models]
+
+    def hello(self, id: str) -> Hello:
+        """Return what an edge of that id greets nodes with."""
+        builds = [
+            ModelBuild(
+                id=model.spec.id,
+                tokenizer=model.files.tokenizer_digest,
+                template=model.files.template_digest,
+            )
+            for model in self.models
+        ]
+        return Hello(versions=[*VERSIONS], id=id, models=builds)
 
     def without(self, left_out: Sequence[LeftOut]) -> ServedModels:
         """Leave more out. Raises `CannotStart` when nothing remains."""

@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from skerry_cli.composition.serve_gateway import gateway
 from skerry_cli.composition.starter import Starter
 from skerry_cli.composition.steering import lingering, open_steering
 from skerry_cli.home.keys import link_credentials
-from skerry_cli.home.parts import InstalledModel, install_models, read_topology
+from skerry_cli.home.parts import install_models, read_topology
 from skerry_cli.home.state import Home
 from skerry_cli.output import note
 from skerry_edge.api.app import create_app
@@ -36,10 +36,10 @@ from skerry_edge.api.load_report import EdgePulse
 from skerry_edge.gate.steering import Steering
 from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.gate.waiting_room import WaitingRoom
+from skerry_edge.http.edge_calls import CallDoor, ZoneCalls
 from skerry_edge.limits import Limits
 from skerry_edge.telemetry.metrics import EdgeMetrics
 from skerry_regions.address import Address
-from skerry_regions.geo.region_report import RegionReport
 from skerry_regions.known_hosts import host_of
 from skerry_regions.models.problems import LeftOut
 from skerry_regions.node.announcer import Announcer, new_incarnation
@@ -49,15 +49,20 @@ from skerry_regions.process.startup import from_threads, on_thread, stop_on_sign
 from skerry_regions.region.cluster_state import ClusterState
 from skerry_regions.region.cost_placer import CONFIG, CostPlacer
 from skerry_regions.region.directory import Directory, directly
+from skerry_regions.region.gateway import edge_links
 from skerry_regions.region.known_models import KnownModels
 from skerry_regions.region.plain_placers import by_rule
-from skerry_regions.region.region_figures import queue_seconds, region_rtts, seen_fleet
+from skerry_regions.region.region_figures import (
+    queue_seconds,
+    region_report,
+    region_rtts,
+    seen_fleet,
+)
 from skerry_regions.region.remote_region import RemoteRegion
 from skerry_regions.registry import Member, Registry
 from skerry_regions.spec_types import ConsoleMode, PlacementRule
 from skerry_regions.topology.spec import Topology
 from skerry_regions.wire.client import RegionClient
-from skerry_regions.wire.protocol import VERSIONS, Hello, ModelBuild
 
 NODE_SECONDS = 10.0  # to find a node for every model; after that it serves what there is
 
@@ -119,7 +124,7 @@ async def _serve(
         installing = on_thread(lambda: install_models(options.models, home, starter.progress))
         offer = await ServedModels.load(await unless(stop, installing), stop)
         offer = offer.without(options.left_out)
-        hello, incarnation = _hello(options.id, offer.models), new_incarnation()
+        hello, incarnation = offer.hello(options.id), new_incarnation()
         credentials = link_credentials(home, os.environ)
         await stack.enter_async_context(credentials.following())
         is_emulated = topology is not None and topology.emulate is not None
@@ -144,9 +149,17 @@ async def _serve(
             CONFIG if topology is None else replace(CONFIG, candidates=topology.router.candidates),
             IndexLoader(home.cache),
         )
+        door = CallDoor()
         address = await stack.enter_async_context(
             gateway(
-                options.gateway, hello, options.zone, incarnation, directory, placer, credentials
+                options.gateway,
+                hello,
+                options.zone,
+                incarnation,
+                directory,
+                placer,
+                credentials,
+                door.answer,
             )
         )
         if address:
@@ -158,7 +171,7 @@ async def _serve(
         region: RegionClient = RemoteRegion(
             directory.links, by_rule(options.placement, placer, directory), knows=known.knows
         )
-        report = partial(_report, options.region, directory, placer, model_keys)
+        report = partial(region_report, options.region, directory, placer, model_keys)
         metrics = EdgeMetrics(
             models=offered,
             node_rtts=directory.rtts,
@@ -203,6 +216,7 @@ async def _serve(
                 edges=lambda: len(directory.edges),
                 hosts=options.hosts | edge_names(topology, options.id),
                 residency=options.zone,
+                zone_calls=ZoneCalls(partial(edge_links, directory)),
                 console=options.console,
                 fleet=partial(seen_fleet, directory, state, places_of(topology)),
                 is_ending=lambda: stop.is_set() or retire.is_set(),
@@ -217,8 +231,10 @@ async def _serve(
             announcer.announce_now()
             starter.ready(f"Edge {options.id} is ready at {url}.", url=url)
 
+        app = create_app(edge)
+        door.open(app)
         await front.serve(
-            create_app(edge),
+            app,
             stop=stop,
             ready=ready,
             retire=retire,
@@ -238,16 +254,6 @@ def places_of(topology: Topology | None) -> dict[str, tuple[float, float]]:
     return {each.name: each.location for each in regions}
 
 
-def _report(
-    region: str, directory: Directory, placer: CostPlacer, models: Iterable[str]
-) -> RegionReport:
-    return RegionReport(
-        region=region,
-        queue_seconds=queue_seconds(placer, models),
-        rtt_seconds=region_rtts(directory),
-    )
-
-
 async def _find_nodes(directory: Directory, models: frozenset[str], stop: asyncio.Event) -> None:
     """Wait for a node of each model, but not for ever: the edge can say itself what is missing."""
     finding = asyncio.create_task(directory.wait_until_served(models))
@@ -258,18 +264,6 @@ async def _find_nodes(directory: Directory, models: frozenset[str], stop: asynci
         note("Some models have no node yet.")
     finally:
         finding.cancel()
-
-
-def _hello(id: str, models: list[InstalledModel]) -> Hello:
-    builds = [
-        ModelBuild(
-            id=model.spec.id,
-            tokenizer=model.files.tokenizer_digest,
-            template=model.files.template_digest,
-        )
-        for model in models
-    ]
-    return Hello(versions=[*VERSIONS], id=id, models=builds)
 
 
 def _member(options: EdgeOptions, url: str, gateway: str, incarnation: int) -> Member:

@@ -10,7 +10,7 @@ from skerry_cli.home.errors import CannotStart
 from skerry_regions.address import Address, AddressError
 from skerry_regions.region.cost_placer import CostPlacer
 from skerry_regions.region.directory import Directory
-from skerry_regions.region.gateway import POLICY, RegionGateway
+from skerry_regions.region.gateway import POLICY, AnswerCall, RegionGateway
 from skerry_regions.region.region_reports import SUMMARY_SECONDS, RegionReports
 from skerry_regions.region.remote_region import RemoteRegion
 from skerry_regions.wire.link_auth import LinkCredentials
@@ -29,8 +29,10 @@ async def gateway(
     directory: Directory,
     placer: CostPlacer,
     credentials: LinkCredentials,
+    answer: AnswerCall,
 ) -> AsyncGenerator[str]:
-    """Listen while the block runs, and drain after it; gives where. No address: nowhere.
+    """Listen while the block runs, and drain after it; gives where. No address: nowhere. `answer`
+    begins to answer clients of edges of other zones.
 
     Raises `CannotStart`.
     """
@@ -40,7 +42,7 @@ async def gateway(
     here = RemoteRegion(directory.links_here, placer.here(), POLICY)
     models = [model.id for model in hello.models]
     reports = RegionReports(hello.id, placer, models, incarnation, lambda: directory.edges)
-    served = RegionGateway(hello.id, zone, here, reports)
+    served = RegionGateway(hello.id, zone, here, reports, answer)
     server = NodeServer(served, hello, SUMMARY_SECONDS, directory.is_peer)
     try:
         bound = await server.listen(Address.parse(address), credentials)

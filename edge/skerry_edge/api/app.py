@@ -38,6 +38,7 @@ from skerry_edge.gate.residency import HEADER as RESIDENCY_HEADER
 from skerry_edge.gate.residency import kept_zone
 from skerry_edge.gate.steering import steered
 from skerry_edge.generation.edge import Edge
+from skerry_edge.http.edge_calls import ZONE_KEY
 from skerry_edge.telemetry.sampled_lines import PROBES, SampledLines
 from skerry_edge.telemetry.tracing import Trace, tracing
 from skerry_regions.operations import Operation, public_paths, routes
@@ -178,7 +179,7 @@ class Rim:
         """Let the request in, and have its operation answer it. Raises what refuses it."""
         edge, given = self._edge, scope["headers"]
         fields = {name.decode("latin-1"): value.decode("latin-1") for name, value in given[::-1]}
-        if edge.hosts and inside is None:
+        if edge.hosts and inside is None and ZONE_KEY not in scope:
             check_host(scope, fields, edge.hosts)
         principal = await self._principal(scope, inside)
         zone = None

@@ -13,6 +13,7 @@ from skerry_edge.gate.admission import Admission
 from skerry_edge.gate.oidc.logins import Logins
 from skerry_edge.gate.socket_room import SocketRoom
 from skerry_edge.gate.tokens import TokenStore
+from skerry_edge.http.edge_calls import ZoneCalls
 from skerry_edge.ledger.batches import Batches
 from skerry_edge.ledger.responses_store import Responses
 from skerry_edge.ledger.stores import Stores
@@ -74,6 +75,7 @@ class Edge:
     texts: Mapping[str, TextModel]
     region: RegionClient
     residency: str = GLOBAL  # the zone in which it stands
+    zone_calls: ZoneCalls | None = None  # to edges of others; None: it knows none
     encoders: Mapping[str, EncoderText] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)  # by id: why the start could not
     tokens: TokenStore

@@ -20,7 +20,7 @@ from skerry_edge.output.format import OutputFormat
 from skerry_edge.output.one_of import Schema
 from skerry_edge.output.tools import Tool, Toolbox, invalid_tools
 from skerry_edge.output.unenforced import Unenforced
-from skerry_regions.wire.call_mark import CallMarkSpec
+from skerry_regions.wire.output_marks import CallMarkSpec
 from skerry_regions.wire.protocol import MAX_GRAMMAR, GrammarSpec
 
 ANYTHING = "ANY: /(?s:.*)/"

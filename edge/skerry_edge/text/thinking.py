@@ -17,7 +17,7 @@ from skerry.wire import ReasoningEffort, ThinkingFields
 from skerry_edge.families.family import is_mark
 from skerry_edge.text.model import Prompt, TextModel
 from skerry_edge.text.prompts import plain_chars
-from skerry_regions.wire.reasoning_limit import ReasoningLimitSpec
+from skerry_regions.wire.output_marks import ReasoningLimitSpec
 
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 SHARES: Final = {"minimal": 0.1, "low": 0.2, "medium": 0.5, "high": 0.8, "xhigh": 0.95}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NoReturn
 
-from skerry.errors import ModelNotFound
+from skerry.errors import ModelNotFound, Unavailable
 from skerry_core.encoder.encoder import Encoder
 from skerry_core.engine.engine import Engine
 from skerry_core.engine.figures import Statistics
@@ -22,8 +23,9 @@ from skerry_regions.node.reporting import Reporter
 from skerry_regions.node.served_model import ServedModel
 from skerry_regions.node.stream import NodeStream, Sink
 from skerry_regions.view import Role
+from skerry_regions.wire.edge_calls import EdgeAnswer, EdgeCall
 from skerry_regions.wire.link_auth import NO_CREDENTIALS, LinkCredentials
-from skerry_regions.wire.protocol import Embed, EngineBeat, ShareKV, Submit
+from skerry_regions.wire.protocol import Embed, EngineBeat, Failed, ShareKV, Submit
 from skerry_regions.wire.reports import Report
 
 
@@ -142,6 +144,10 @@ class Node:
             known = ", ".join(sorted(self._encoders)) or "no model"
             raise ModelNotFound(f"this node embeds by {known}, not {embed.model}", param="model")
         return encoder.submit(embed, sink)
+
+    def call(self, call: EdgeCall, sink: Callable[[EdgeAnswer | Failed], None]) -> NoReturn:
+        """Raises Unavailable: edges answer clients."""
+        raise Unavailable(f"node {self.id} keeps nothing of clients")
 
     def share(self, share: ShareKV) -> None:
         """Start to send cached KV to another node. Raises `ModelNotFound`, `InvalidInput` (a wrong

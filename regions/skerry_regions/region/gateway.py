@@ -18,11 +18,15 @@ from msgspec.structs import replace
 
 from skerry.errors import InternalError, ModelNotFound, SkerryError, Unavailable
 from skerry_regions import zones as residency
+from skerry_regions.region.directory import Directory
 from skerry_regions.region.recovery import RecoveryPolicy
 from skerry_regions.region.region_reports import RegionReports
 from skerry_regions.region.remote_region import RemoteRegion
 from skerry_regions.region.remote_stream import RemoteStream
 from skerry_regions.wire.client import NO_USAGE, failed_event
+from skerry_regions.wire.edge_calls import EdgeAnswer, EdgeCall
+from skerry_regions.wire.link import NodeLink
+from skerry_regions.wire.node_connection import AnsweredCall
 from skerry_regions.wire.protocol import (
     Accepted,
     AnyEvent,
@@ -38,15 +42,33 @@ from skerry_regions.wire.reports import Report
 
 logger = logging.getLogger(__name__)
 
+AnswerCall = Callable[[EdgeCall, Callable[[EdgeAnswer | Failed], None]], AnsweredCall]
+
 POLICY = RecoveryPolicy(start_patience=0.0, patience=0.5)
+
+
+def edge_links(directory: Directory, zone: str) -> list[NodeLink]:
+    """Return links to the edges of a zone that stand for other regions."""
+    members = directory.members.items()
+    links = [directory.link(id_) for id_, member in members if member.kind == "edge"]
+    return [link for link in links if link is not None and link.zone == zone]
 
 
 class RegionGateway:
     """`Serving` for a `NodeServer`, in front of a region. Lives on one event loop."""
 
-    def __init__(self, edge: str, zone: str, region: RemoteRegion, reports: RegionReports) -> None:
-        """`reports` makes a summary for each model."""
+    def __init__(
+        self,
+        edge: str,
+        zone: str,
+        region: RemoteRegion,
+        reports: RegionReports,
+        answer: AnswerCall | None = None,
+    ) -> None:
+        """`reports` makes a summary for each model; `answer` begins to answer the clients of edges
+        of other zones."""
         self._edge, self._zone = edge, zone
+        self._answer = answer
         self._region = region
         self._reports = reports
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -66,6 +88,12 @@ class RegionGateway:
         request = ForwardedEmbed(self._region, embed, sink)
         self._keep(request.task)
         return request
+
+    def call(self, call: EdgeCall, sink: Callable[[EdgeAnswer | Failed], None]) -> AnsweredCall:
+        """Answer a client of another edge. Raises Unavailable."""
+        if self._answer is None:
+            raise Unavailable(f"edge {self._edge} answers no other edge's clients")
+        return self._answer(call, sink)
 
     def share(self, share: ShareKV) -> None:
         """Raises Unavailable: KV stays in its region."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
+from skerry_regions.geo.region_report import RegionReport
 from skerry_regions.region.cluster_state import ClusterState
 from skerry_regions.region.directory import Directory
 from skerry_regions.registry import Member
@@ -36,6 +37,17 @@ def region_rtts(directory: Directory) -> dict[str, float]:
         region = members[id_].region
         least[region] = min(seconds, least.get(region, seconds))
     return least
+
+
+def region_report(
+    region: str, directory: Directory, placer: CostPlacer, models: Iterable[str]
+) -> RegionReport:
+    """Return what DNS servers are told of an edge's region."""
+    return RegionReport(
+        region=region,
+        queue_seconds=queue_seconds(placer, models),
+        rtt_seconds=region_rtts(directory),
+    )
 
 
 class SeenNode(Struct, frozen=True, kw_only=True):

@@ -7,10 +7,12 @@ Sans-I/O: `receive(bytes)` gives the peer's messages, the other methods queue me
 - The edge numbers streams upwards and never uses a number twice, so a message of a stream that is
   behind us is either harmless (`Abort`, `Credit`) or a fault (`Tokens`, `Done`, `Failed`).
 - `Accepted` comes at most once, before any `Tokens`; a rejection is a `Failed` instead.
-- `Tokens` cost one credit each. Without credit the node holds them, and what follows, back.
+- `Tokens`, and `EdgeAnswer` but for the last, cost one credit each. Without credit the node holds
+  them, and what follows, back.
 - `Tokens.index` has no gap and no overlap: a token is never lost and never sent twice.
 - `Done` or `Failed` comes exactly once, last; an aborted stream gets it too. A stream opened by
-  `Embed` has no `Accepted` and no `Tokens`, and `Embedded` in place of `Done`.
+  `Embed` has no `Accepted` and no `Tokens`, and `Embedded` in place of `Done`; one opened by
+  `EdgeCall` has `EdgeAnswer` alone, of which one `is_last`.
 
 `EdgeConnection` and `NodeConnection` are the two ends. A breach by the peer raises `ProtocolError`,
 and every later `receive` raises it again: drop the connection and give the `open_streams` to
@@ -25,13 +27,19 @@ from typing import Any, Generic, TypeVar
 from msgspec import Struct
 
 from skerry_regions.wire.agreement import Agreement, agree
+from skerry_regions.wire.edge_calls import EdgeAnswer
 from skerry_regions.wire.frames import FrameDecoder, ProtocolError, encode
-from skerry_regions.wire.protocol import Hello
+from skerry_regions.wire.protocol import AnyEvent, Hello, Tokens
 
 MAX_STREAM_ID = (1 << 32) - 1
 
 MessageT = TypeVar("MessageT")
 StreamT = TypeVar("StreamT")
+
+
+def is_last(event: AnyEvent) -> bool:
+    """Return whether a stream ends with this; if not, it costs credit."""
+    return event.is_last if isinstance(event, EdgeAnswer) else not isinstance(event, Tokens)
 
 
 class Connection(Generic[MessageT, StreamT]):

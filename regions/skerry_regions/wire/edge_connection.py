@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
 from skerry.errors import Overloaded, Unavailable
-from skerry_regions.wire.connection import MAX_STREAM_ID, Connection
+from skerry_regions.wire.connection import MAX_STREAM_ID, Connection, is_last
+from skerry_regions.wire.edge_calls import EdgeAnswer, EdgeCall
 from skerry_regions.wire.protocol import (
     Abort,
     Accepted,
     AnyEvent,
     Credit,
+    Done,
     Embed,
     Embedded,
     Failed,
@@ -28,13 +31,20 @@ from skerry_regions.wire.protocol import (
 )
 from skerry_regions.wire.reports import Report
 
+Kind = Literal["tokens", "embedding", "call"]
+EVENTS: dict[Kind, tuple[type, ...]] = {
+    "tokens": (Accepted, Tokens, Done, Failed),
+    "embedding": (Embedded, Failed),
+    "call": (EdgeAnswer, Failed),
+}
+
 
 @dataclass(slots=True)
 class _EdgeStream:
     next_index: int  # output position of the next token
     credit: int  # Tokens events the node may still send
     consumed: int = 0  # events read by our caller, credit for them not yet sent
-    embeds: bool = False
+    kind: Kind = "tokens"
     accepted: bool = False
     aborted: bool = False
 
@@ -65,13 +75,24 @@ class EdgeConnection(Connection[NodeMessage, _EdgeStream]):
             raise Unavailable(f"the node does not serve {submit.model} as this edge knows it")
         if terms.version < 2 and isinstance(submit, Submit):
             submit = _in_first_version(submit)
+        if isinstance(submit, Embed):
+            return self._open(submit, "embedding")
+        return self._open(submit, "tokens", len(submit.output_ids))
+
+    def call(self, call: EdgeCall) -> int:
+        """Have the edge at the other end answer a request. Raises as `submit`."""
+        if self._terms().version < 3:
+            raise Unavailable("the other edge is of a version that answers no other zone's clients")
+        return self._open(call, "call")
+
+    def _open(self, message: Submit | Embed | EdgeCall, kind: Kind, next_index: int = 0) -> int:
+        terms = self._terms()
         if len(self._streams) >= terms.max_streams or self._last_stream >= MAX_STREAM_ID:
             raise Overloaded(f"all {terms.max_streams} streams to this node are taken")
         stream = self._last_stream + 1
-        self._send(msgspec.structs.replace(submit, stream=stream))
+        self._send(msgspec.structs.replace(message, stream=stream))
         self._last_stream = stream
-        first = len(submit.output_ids) if isinstance(submit, Submit) else 0
-        self._streams[stream] = _EdgeStream(first, terms.window, embeds=isinstance(submit, Embed))
+        self._streams[stream] = _EdgeStream(next_index, terms.window, kind=kind)
         return stream
 
     def abort(self, stream: int) -> None:
@@ -82,7 +103,7 @@ class EdgeConnection(Connection[NodeMessage, _EdgeStream]):
             self._send(Abort(stream=stream))
 
     def consumed(self, stream: int, events: int = 1) -> None:
-        """Say that `events` Tokens events were taken off our hands, so that more may come.
+        """Say that `events` that cost credit were taken off our hands, so that more may come.
 
         Credit is sent by the half window, not by the event.
         """
@@ -125,25 +146,27 @@ class EdgeConnection(Connection[NodeMessage, _EdgeStream]):
         if stream is None:
             past = "after the end of" if event.stream <= self._last_stream else "for the unopened"
             raise self._fault(f"{type(event).__name__} {past} stream {event.stream}")
-        if stream.embeds != isinstance(event, Embedded) and not isinstance(event, Failed):
+        if not isinstance(event, EVENTS[stream.kind]):
             raise self._fault(f"{type(event).__name__} does not belong on stream {event.stream}")
         if isinstance(event, Accepted):
             if stream.accepted:
                 raise self._fault(f"Accepted late or twice on stream {event.stream}")
             stream.accepted = True
             return not stream.aborted
-        if not isinstance(event, Tokens):
+        if is_last(event):
             del self._streams[event.stream]
             return True
         if stream.credit == 0:
-            raise self._fault(f"Tokens without credit on stream {event.stream}")
+            raise self._fault(f"{type(event).__name__} without credit on stream {event.stream}")
+        stream.credit -= 1
+        if not isinstance(event, Tokens):
+            return not stream.aborted
         if event.index != stream.next_index:
             raise self._fault(
                 f"Tokens at index {event.index} on stream {event.stream}, "
                 f"expected {stream.next_index}"
             )
         stream.accepted = True
-        stream.credit -= 1
         stream.next_index += len(event.token_ids)
         return not stream.aborted
 

@@ -8,6 +8,7 @@ engine with running sequences makes no step: the process lives, but none waits f
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,8 +18,9 @@ from skerry_regions import zones as residency
 from skerry_regions.address import Address
 from skerry_regions.registry import Member
 from skerry_regions.wire import link_auth
+from skerry_regions.wire.edge_calls import EdgeCall
 from skerry_regions.wire.link_auth import NO_CREDENTIALS, LinkCredentials
-from skerry_regions.wire.link_connection import EmbedSink, LinkConnection, Sink
+from skerry_regions.wire.link_connection import CallSink, EmbedSink, LinkConnection, Sink
 from skerry_regions.wire.link_key import LinkRefused
 from skerry_regions.wire.protocol import (
     Embed,
@@ -141,6 +143,15 @@ class NodeLink:
         residency.check(embed.residency, self.zone, f"node {self.node}")
         return self._reached().embed(embed, sink)
 
+    def call(self, call: EdgeCall, sink: CallSink) -> int:
+        """Have the edge at the other end answer a request. Raises Unavailable or Overloaded."""
+        return self._reached().call(call, sink)
+
+    def consumed(self, stream: int) -> None:
+        """Have more of a call's answer come."""
+        if self._connection is not None:
+            self._connection.consumed(stream)
+
     def _reached(self) -> LinkConnection:
         if self._connection is None or not self.is_up:
             raise Unavailable(f"node {self.node} cannot be reached")
@@ -227,10 +238,9 @@ class NodeLink:
             self._state_changed.set()
             connection.ping()
             self.rtt = connection.rtt or self.rtt
-            try:
-                await asyncio.wait_for(connection.lost.wait(), self._patience.ping)
-            except TimeoutError:
-                continue
+            with contextlib.suppress(TimeoutError):  # `wait_for` would lose a cancellation here
+                async with asyncio.timeout(self._patience.ping):
+                    await connection.lost.wait()
 
 
 class _Pulse:

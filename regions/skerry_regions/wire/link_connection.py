@@ -10,6 +10,7 @@ from typing import cast
 
 from skerry.errors import Unavailable
 from skerry_regions.registry import Member
+from skerry_regions.wire.edge_calls import EdgeAnswer, EdgeCall
 from skerry_regions.wire.edge_connection import EdgeConnection
 from skerry_regions.wire.frames import ProtocolError
 from skerry_regions.wire.protocol import (
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 Sink = Callable[[Accepted | Event], None]
 EmbedSink = Callable[[Embedded | Failed], None]
+CallSink = Callable[[EdgeAnswer | Failed], None]
 
 
 class LinkConnection(asyncio.Protocol):
@@ -53,6 +55,7 @@ class LinkConnection(asyncio.Protocol):
         self._connection = EdgeConnection(hello, last_stream=last_stream)
         self._sinks: dict[int, Sink] = {}
         self._embed_sinks: dict[int, EmbedSink] = {}
+        self._call_sinks: dict[int, CallSink] = {}
         self._pongs: list[Pong] = []
         self._nonces = itertools.count()
         self._transport: asyncio.Transport | None = None
@@ -79,7 +82,7 @@ class LinkConnection(asyncio.Protocol):
 
     @property
     def num_streams(self) -> int:
-        return len(self._sinks) + len(self._embed_sinks)
+        return len(self._sinks) + len(self._embed_sinks) + len(self._call_sinks)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
@@ -100,6 +103,8 @@ class LinkConnection(asyncio.Protocol):
                     case Embedded():
                         if embed_sink := self._embed_sinks.pop(message.stream, None):
                             embed_sink(message)
+                    case EdgeAnswer():
+                        self._answered(message)
                     case Failed():
                         self._fail(message)
                     case Pong():
@@ -122,7 +127,7 @@ class LinkConnection(asyncio.Protocol):
     def fail_streams(self) -> None:
         """Fail every stream: nothing more comes from here."""
         message = f"the connection to node {self._node} was lost"
-        for stream in (*self._sinks, *self._embed_sinks):
+        for stream in (*self._sinks, *self._embed_sinks, *self._call_sinks):
             self._connection.abort(stream)
             self._fail(Failed(stream=stream, code=Unavailable.code, message=message))
         self._schedule_flush()
@@ -139,6 +144,17 @@ class LinkConnection(asyncio.Protocol):
         self._schedule_flush()
         return stream
 
+    def call(self, call: EdgeCall, sink: CallSink) -> int:
+        stream = self._connection.call(call)
+        self._call_sinks[stream] = sink
+        self._schedule_flush()
+        return stream
+
+    def consumed(self, stream: int) -> None:
+        """Have more of an answer come: a part of it was taken off our hands."""
+        self._connection.consumed(stream)
+        self._schedule_flush()
+
     def share_kv(self, share: ShareKV) -> None:
         self._connection.share_kv(share)
         self._schedule_flush()
@@ -150,6 +166,7 @@ class LinkConnection(asyncio.Protocol):
     def forget(self, stream: int) -> None:
         self._sinks.pop(stream, None)
         self._embed_sinks.pop(stream, None)
+        self._call_sinks.pop(stream, None)
         self.abort(stream)
 
     def want_snapshot(self, model: str) -> None:
@@ -180,10 +197,16 @@ class LinkConnection(asyncio.Protocol):
         if (sink := self._sinks.get(event.stream)) is not None:
             sink(event)
 
-    def _fail(self, event: Failed) -> None:
-        sink = self._sinks.pop(event.stream, None) or self._embed_sinks.pop(event.stream, None)
-        if sink is not None:
+    def _answered(self, event: EdgeAnswer) -> None:
+        if (sink := self._call_sinks.get(event.stream)) is not None:
             sink(event)
+        if event.is_last:
+            self._call_sinks.pop(event.stream, None)
+
+    def _fail(self, event: Failed) -> None:
+        for sinks in (self._sinks, self._embed_sinks, self._call_sinks):
+            if (sink := sinks.pop(event.stream, None)) is not None:
+                sink(event)
 
     def _schedule_flush(self) -> None:
         if not self._flush_scheduled and self._transport is not None:

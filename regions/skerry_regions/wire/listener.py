@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import cast
 
 from msgspec.structs import replace
 
@@ -17,17 +17,17 @@ from skerry.errors import SkerryError, Unavailable
 from skerry_regions.address import Address
 from skerry_regions.wire import link_auth
 from skerry_regions.wire.client import failed_event
+from skerry_regions.wire.connection import is_last
+from skerry_regions.wire.edge_calls import EdgeCall
 from skerry_regions.wire.frames import MessageTooLarge, ProtocolError
 from skerry_regions.wire.link_auth import NO_CREDENTIALS, LinkCredentials
-from skerry_regions.wire.node_connection import NodeConnection
+from skerry_regions.wire.node_connection import Abortable, AnsweredCall, NodeConnection, Serving
 from skerry_regions.wire.protocol import (
     Abort,
     Accepted,
     AnyEvent,
-    Done,
+    Credit,
     Embed,
-    Embedded,
-    EngineBeat,
     Failed,
     Hello,
     Ping,
@@ -40,41 +40,6 @@ from skerry_regions.wire.reports import REPORT_SECONDS, Report
 logger = logging.getLogger(__name__)
 
 MAX_EDGES = 4096  # connections at once: 100 edges of each of 20 regions, twice
-
-
-class Abortable(Protocol):
-    """One request of a `Serving`; its last event comes whatever happens."""
-
-    def abort(self) -> None:
-        """Stop it. Idempotent, never fails."""
-        ...
-
-
-class RunningStream(Abortable, Protocol):
-    """A stream of tokens."""
-
-    @property
-    def is_accepted(self) -> bool:
-        """Return whether it is from the start; else `Accepted` comes, or `Failed`."""
-        ...
-
-
-class Serving(Protocol):
-    """Who takes the streams: a node, or an edge that stands for its region. See `Node`."""
-
-    def submit(
-        self, submit: Submit, sink: Callable[[Accepted | AnyEvent], None]
-    ) -> RunningStream: ...
-
-    def embed(self, embed: Embed, sink: Callable[[Embedded | Failed], None]) -> Abortable: ...
-
-    def share(self, share: ShareKV) -> None: ...
-
-    def beats(self) -> list[EngineBeat]: ...
-
-    def reports(self) -> list[Report]: ...
-
-    def snapshots(self) -> list[Report]: ...
 
 
 class NodeServer:
@@ -167,6 +132,7 @@ class EdgeLink(asyncio.Protocol):
         self._server = server
         self._connection = NodeConnection(server.hello)
         self._streams: dict[int, Abortable] = {}
+        self._calls: dict[int, AnsweredCall] = {}  # of these
         self._transport: asyncio.Transport | None = None
         self._flush_scheduled = False
 
@@ -192,12 +158,14 @@ class EdgeLink(asyncio.Protocol):
         try:
             for message in self._connection.receive(data):
                 match message:
-                    case Submit() | Embed():
+                    case Submit() | Embed() | EdgeCall():
                         self._submit(message)
                     case ShareKV():
                         self._share(message)
                     case Abort():
                         self._streams[message.stream].abort()
+                    case Credit():
+                        self._pace(message.stream)
                     case Hello() | SnapshotWanted():
                         self._tell(self._server.node.snapshots())
                     case Ping():
@@ -238,12 +206,16 @@ class EdgeLink(asyncio.Protocol):
             except MessageTooLarge:  # more cached blocks than a frame can name: load still counts
                 self._connection.report(replace(report, prefixes=None))
 
-    def _submit(self, submit: Submit | Embed) -> None:
+    def _submit(self, submit: Submit | Embed | EdgeCall) -> None:
         try:
             if self._server.draining:
                 raise Unavailable("the node is draining")
             if isinstance(submit, Embed):
                 self._streams[submit.stream] = self._server.node.embed(submit, self._push)
+                return
+            if isinstance(submit, EdgeCall):
+                call = self._calls[submit.stream] = self._server.node.call(submit, self._push)
+                self._streams[submit.stream] = call
                 return
             stream = self._streams[submit.stream] = self._server.node.submit(submit, self._push)
             if stream.is_accepted:
@@ -265,10 +237,10 @@ class EdgeLink(asyncio.Protocol):
                 self._connection.accept(event.stream)
                 self._schedule_flush()
             return
-        is_last = isinstance(event, Done | Embedded | Failed)
-        if is_last and self._streams.pop(event.stream, None) is None:
-            return  # ended here before, by a hand-back
-        if is_last:
+        if is_last(event):
+            self._calls.pop(event.stream, None)
+            if self._streams.pop(event.stream, None) is None:
+                return  # ended here before, by a hand-back
             self._server.stream_ended.set()
         if self._transport is None:
             return
@@ -279,7 +251,13 @@ class EdgeLink(asyncio.Protocol):
             self._connection.send(
                 Failed(stream=event.stream, code="internal_error", message=str(error))
             )
+        self._pace(event.stream)
         self._schedule_flush()
+
+    def _pace(self, stream: int) -> None:
+        """Have a call's answer wait for whoever reads it."""
+        if (call := self._calls.get(stream)) is not None:
+            (call.pause if self._connection.is_behind(stream) else call.resume)()
 
     def _schedule_flush(self) -> None:
         if not self._flush_scheduled:

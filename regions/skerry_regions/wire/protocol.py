@@ -31,13 +31,13 @@ from skerry_regions.digests import BLOCK_SIZE, DIGEST_SIZE
 from skerry_regions.phases import Timeline
 from skerry_regions.registry import Member
 from skerry_regions.trace_context import TraceContext
-from skerry_regions.wire.call_mark import CallMarkSpec
+from skerry_regions.wire.edge_calls import EdgeAnswer, EdgeCall, StreamId
+from skerry_regions.wire.output_marks import CallMarkSpec, ReasoningLimitSpec
 from skerry_regions.wire.pins import PinList, Pinned, PromptUse
-from skerry_regions.wire.reasoning_limit import ReasoningLimitSpec
 from skerry_regions.wire.reports import Report
 from skerry_regions.zones import Zone
 
-VERSIONS = (1, 2)  # that are spoken here; 2 has `Submit.reasoning` and `Submit.pins`
+VERSIONS = (1, 2, 3)  # 2 has `Submit.reasoning` and `Submit.pins`, 3 `EdgeCall`
 MAX_TOKENS = 1 << 17  # of a prompt or a transcript: the longest context window we know of
 MAX_TEXTS = 64  # of one `Embed`
 MAX_VECTOR_BYTES = 1 << 19  # of one `Embedded`: 64 vectors of 2,048 dimensions, 32 of 4,096
@@ -46,7 +46,6 @@ MAX_GRAMMAR = 128 << 10  # characters of a grammar
 MAX_LOGPROBS = 128  # alternatives reported per token; the dialects allow 20
 
 TokenId = Annotated[int, Meta(ge=0, lt=1 << 31)]  # token ids are int32 in every runner
-StreamId = Annotated[int, Meta(ge=1, lt=1 << 32)]
 Count = Annotated[int, Meta(ge=0, lt=1 << 53)]
 Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
 Name = Annotated[str, Meta(max_length=256)]  # of a model, an edge, a node, a build
@@ -291,6 +290,6 @@ class SnapshotWanted(Struct, frozen=True, kw_only=True, tag="snapshot_wanted"):
 
 
 Event = Tokens | Done | Failed  # of a stream of tokens
-AnyEvent = Event | Embedded
-EdgeMessage = Hello | Submit | Embed | ShareKV | Abort | Credit | Ping | SnapshotWanted
-NodeMessage = Hello | Accepted | Tokens | Done | Embedded | Failed | Pong | Report
+AnyEvent = Event | Embedded | EdgeAnswer
+EdgeMessage = Hello | Submit | Embed | EdgeCall | ShareKV | Abort | Credit | Ping | SnapshotWanted
+NodeMessage = Hello | Accepted | Tokens | Done | Embedded | EdgeAnswer | Failed | Pong | Report

@@ -25,7 +25,7 @@ from skerry_edge.api.fields import HEADER
 from skerry_edge.api.thought_seal import ThoughtSeal
 from skerry_edge.families.table import HARMONY
 from skerry_edge.limits import Limits
-from skerry_regions.wire.reasoning_limit import ReasoningLimitSpec
+from skerry_regions.wire.output_marks import ReasoningLimitSpec
 
 THOUGHT, TEXT = "Two and two,\nso <4>.", "Four, I think."
 SAID = f"{THOUGHT}\n</think>\n\n{TEXT}"  # the prompt has begun the thought

@@ -23,7 +23,7 @@ from skerry_regions.node.grammar.grammars import Grammars
 from skerry_regions.node.grammar.trial import GrammarVocabulary, Trial
 from skerry_regions.process import confined
 from skerry_regions.process.confined import Exhausted
-from skerry_regions.wire.call_mark import CallMarkSpec
+from skerry_regions.wire.output_marks import CallMarkSpec
 from skerry_regions.wire.protocol import GrammarSpec
 
 LETTERS = GrammarSpec(kind="regex", source="[a-z]{3}")

@@ -28,8 +28,8 @@ from skerry_regions.node.grammar.grammars import Grammars
 from skerry_regions.node.grammar.trial import GrammarVocabulary
 from skerry_regions.node.preparation import AT_ONCE_TOKENS
 from skerry_regions.region.local import LocalRegion
+from skerry_regions.wire.output_marks import ReasoningLimitSpec
 from skerry_regions.wire.protocol import Sampling, Tokens
-from skerry_regions.wire.reasoning_limit import ReasoningLimitSpec
 
 pytestmark = pytest.mark.anyio
 

@@ -13,9 +13,11 @@ from tests.properties import examples
 
 from skerry.errors import Overloaded, Unavailable
 from skerry_regions.wire.agreement import Agreement, agree
+from skerry_regions.wire.edge_calls import EdgeAnswer, EdgeCall
 from skerry_regions.wire.edge_connection import EdgeConnection
 from skerry_regions.wire.frames import ProtocolError, encode
 from skerry_regions.wire.node_connection import NodeConnection
+from skerry_regions.wire.output_marks import ReasoningLimitSpec
 from skerry_regions.wire.protocol import (
     VERSIONS,
     Abort,
@@ -35,7 +37,6 @@ from skerry_regions.wire.protocol import (
     Submit,
     Tokens,
 )
-from skerry_regions.wire.reasoning_limit import ReasoningLimitSpec
 
 MODEL = "@cf/toy/toy"
 USAGE = PhaseUsage(
@@ -530,3 +531,74 @@ def test_vectors_do_not_answer_a_prompt() -> None:
     edge.submit(submit())
     with pytest.raises(ProtocolError, match="Embedded does not belong on stream 1"):
         list(edge.receive(encode(embedded(1))))
+
+
+# --- calls between edges -------------------------------------------------------------------------
+
+CALL = EdgeCall(stream=1, zone="us", method="GET", target=b"/v1/files/x", headers=[(b"a", b"b")])
+
+
+def edges(*, window: int = 4) -> tuple[EdgeConnection, NodeConnection]:
+    calling = EdgeConnection(hello("edge-us", window=window, versions=[*VERSIONS]))
+    answering = NodeConnection(hello("edge-eu", window=window, versions=[*VERSIONS]))
+    deliver(calling, answering)
+    deliver(calling, answering)
+    return calling, answering
+
+
+def test_parts_of_an_answer_wait_for_credit_and_the_last_one_for_none() -> None:
+    calling, answering = edges(window=2)
+    stream = calling.call(CALL)
+    assert deliver(calling, answering)[0] == [CALL]
+    parts = [EdgeAnswer(stream=stream, status=200, headers=[(b"c", b"d")])]
+    parts += [EdgeAnswer(stream=stream, data=bytes([i])) for i in range(2)]
+    for part in parts:
+        answering.send(part)
+    assert deliver(calling, answering)[1] == parts[:2]
+    assert answering.is_behind(stream)
+    calling.consumed(stream)
+    assert deliver(calling, answering) == ([Credit(stream=stream, count=1)], parts[2:])
+    assert not answering.is_behind(stream)
+    last = EdgeAnswer(stream=stream, is_last=True)
+    answering.send(last)
+    assert deliver(calling, answering)[1] == [last]
+    assert calling.open_streams == answering.open_streams == ()
+
+
+def test_an_answer_that_nobody_wants_any_more_ends_and_says_no_more() -> None:
+    calling, answering = edges(window=1)
+    stream = calling.call(CALL)
+    deliver(calling, answering)
+    for part in (EdgeAnswer(stream=stream, status=200), EdgeAnswer(stream=stream, data=b"x")):
+        answering.send(part)
+    calling.abort(stream)
+    assert deliver(calling, answering)[0] == [Abort(stream=stream)]
+    answering.send(EdgeAnswer(stream=stream, data=b"y"))
+    answering.send(failed(stream))
+    assert deliver(calling, answering)[1] == [failed(stream)]
+    assert answering.open_streams == ()
+
+
+@pytest.mark.parametrize("wrong", [tokens(1, 0), embedded(1), done(1), Accepted(stream=1)])
+def test_a_call_is_answered_by_nothing_else(wrong: Tokens | Embedded | Done | Accepted) -> None:
+    calling, _ = edges()
+    calling.call(CALL)
+    with pytest.raises(ProtocolError, match=f"{type(wrong).__name__} does not belong on stream 1"):
+        list(calling.receive(encode(wrong)))
+
+
+def test_more_of_an_answer_than_there_is_credit_for_breaks_the_protocol() -> None:
+    calling, _ = edges(window=1)
+    stream = calling.call(CALL)
+    part = encode(EdgeAnswer(stream=stream, status=200))
+    with pytest.raises(ProtocolError, match="EdgeAnswer without credit on stream 1"):
+        list(calling.receive(part + part))
+
+
+def test_an_edge_of_an_earlier_version_is_sent_no_calls() -> None:
+    edge, node = EdgeConnection(hello("edge", versions=[*VERSIONS])), NodeConnection(hello("node"))
+    deliver(edge, node)
+    deliver(edge, node)
+    with pytest.raises(Unavailable, match="answers no other zone's clients"):
+        edge.call(CALL)
+    assert edge.submit(submit()) == 1

@@ -15,7 +15,7 @@ from skerry.errors import InvalidInput, NotFound
 from skerry_edge.api.batch.files import list_query
 from skerry_edge.api.batch.input_file import InputFile
 from skerry_edge.api.batch.output_files import file_id
-from skerry_edge.api.batch.target import lasting_token, target_of
+from skerry_edge.api.batch.target import lasting_token, target_of, zone_of
 from skerry_edge.api.batch.wire import (
     BatchList,
     BatchObject,
@@ -26,8 +26,9 @@ from skerry_edge.api.batch.wire import (
     RequestCounts,
 )
 from skerry_edge.api.bodies import Body
-from skerry_edge.api.edge_request import edge_of, principal_of, read_json
+from skerry_edge.api.edge_request import admitted, edge_of, principal_of, read_json
 from skerry_edge.api.handler import key_of
+from skerry_edge.api.other_zones import may_be_shown, of_any_zone
 from skerry_edge.envelopes import JSONBytes, encode
 from skerry_edge.ledger.batches import OPENAI, Batches, batches_of
 from skerry_edge.ledger.files import StoredFile
@@ -45,6 +46,7 @@ class Meta(Struct):
     completion_window: str
     metadata: dict[str, str] | None
     errors: list[LineError] = []
+    residency: str | None = None  # as `Bound` has it
 
 
 _request_body = Body(BatchRequest)
@@ -68,8 +70,14 @@ async def create(request: Request) -> Response:
         )
     content = InputFile(asked.endpoint, edge.spec, batches.limits)
     await asyncio.to_thread(content.read, _chunks(batches, tenant, file))
+    zone = file.residency or admitted(request).residency
     meta = Meta(
-        asked.endpoint, asked.input_file_id, asked.completion_window, asked.metadata, content.errors
+        endpoint=asked.endpoint,
+        input_file_id=asked.input_file_id,
+        completion_window=asked.completion_window,
+        metadata=asked.metadata,
+        errors=content.errors,
+        residency=zone,
     )
     key = key_of(request)
     record = await batches.submit(
@@ -82,7 +90,7 @@ async def create(request: Request) -> Response:
             target=target_of(
                 request,
                 f"/client/v4/accounts/{tenant}/ai{asked.endpoint}",
-                residency=file.residency,
+                residency=zone,
             ),
             meta=encode(meta),
             key=key.key if key else None,
@@ -94,6 +102,7 @@ async def create(request: Request) -> Response:
     return JSONBytes(encode(await _shown(batches, record)))
 
 
+@of_any_zone
 async def retrieve(request: Request) -> Response:
     """Handle `GET …/v1/batches/{id}`."""
     batches, tenant = _caller(request)
@@ -118,6 +127,7 @@ async def list_batches(request: Request) -> Response:
     return JSONBytes(encode(page))
 
 
+@of_any_zone
 async def cancel(request: Request) -> Response:
     """Handle `POST …/v1/batches/{id}/cancel`: what runs is broken off, what is done stays."""
     batches, tenant = _caller(request)
@@ -134,7 +144,8 @@ def _caller(request: Request) -> tuple[Batches, str]:
 
 
 def _known(record: BatchRecord | None, request: Request) -> BatchRecord:
-    if record is None or record.kind != OPENAI:
+    is_it = record is not None and record.kind == OPENAI
+    if record is None or not is_it or not may_be_shown(request, zone_of(record)):
         other = elsewhere(request.path_params["id"], edge_of(request).residency)
         raise NotFound(f"No such batch; it may have been kept long enough.{other}")
     return record

@@ -16,6 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from skerry.errors import InvalidInput, NotFound, TaskNotSupported
 from skerry_edge.api.batch.wire import DeletedFile, FileList, FileObject
 from skerry_edge.api.edge_request import admitted, edge_of, principal_of
+from skerry_edge.api.other_zones import may_be_shown, of_any_zone
 from skerry_edge.envelopes import JSONBytes, encode
 from skerry_edge.ledger.batches import Batches, batches_of
 from skerry_edge.ledger.files import PIECE_BYTES, StoredFile
@@ -93,12 +94,14 @@ async def list_files(request: Request) -> Response:
     return JSONBytes(encode(page))
 
 
+@of_any_zone
 async def retrieve(request: Request) -> Response:
     """Handle `GET …/v1/files/{id}`."""
     batches, tenant = _caller(request)
     return JSONBytes(encode(_shown(await _file(batches, tenant, request))))
 
 
+@of_any_zone
 async def content(request: Request) -> Response:
     """Handle `GET …/v1/files/{id}/content`: its bytes."""
     batches, tenant = _caller(request)
@@ -110,10 +113,11 @@ async def content(request: Request) -> Response:
     )
 
 
+@of_any_zone
 async def delete(request: Request) -> Response:
     """Handle `DELETE …/v1/files/{id}`. A batch that read it goes on."""
     batches, tenant = _caller(request)
-    id = request.path_params["id"]
+    id = (await _file(batches, tenant, request)).id
     if not await asyncio.to_thread(batches.files.delete, tenant, id):
         raise _no_file(request)
     return JSONBytes(encode(DeletedFile(id)))
@@ -134,7 +138,7 @@ def _caller(request: Request) -> tuple[Batches, str]:
 
 async def _file(batches: Batches, tenant: str, request: Request) -> StoredFile:
     file = await asyncio.to_thread(batches.files.get, tenant, request.path_params["id"])
-    if file is None:
+    if file is None or not may_be_shown(request, file.residency):
         raise _no_file(request)
     return file
 

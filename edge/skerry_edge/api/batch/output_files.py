@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from typing import Literal
 
+from skerry_edge.api.batch.target import zone_of
 from skerry_edge.api.batch.wire import LineFailure, LineResponse, OutputLine, decode_reply
 from skerry_edge.envelopes import encode
 from skerry_edge.ledger.batches import OPENAI, Batches
@@ -59,6 +60,7 @@ def _write(
         f"{record.id}_{content}.jsonl",
         "batch_output",
         lines,
+        residency=zone_of(record),
     )
 
 

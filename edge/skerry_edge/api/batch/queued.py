@@ -27,7 +27,7 @@ from skerry.errors import (
 )
 from skerry.wire import ApiMessage, RunOptions
 from skerry_edge.api.batch.rows import Fields, fields_of, payload_of
-from skerry_edge.api.batch.target import lasting_token, target_of
+from skerry_edge.api.batch.target import Bound, lasting_token, target_of, zone_of
 from skerry_edge.api.batch.wire import (
     QueuedAnswer,
     QueuedBody,
@@ -37,8 +37,9 @@ from skerry_edge.api.batch.wire import (
     decode_reply,
 )
 from skerry_edge.api.bodies import decode
-from skerry_edge.api.edge_request import principal_of
+from skerry_edge.api.edge_request import admitted, edge_of, principal_of
 from skerry_edge.api.handler import key_of
+from skerry_edge.api.other_zones import from_elsewhere, may_be_shown
 from skerry_edge.envelopes import Dialect, JSONBytes, encode
 from skerry_edge.gate.grants import check_model
 from skerry_edge.generation.edge import Edge
@@ -89,7 +90,7 @@ async def answer(
     batches, tenant = batches_of(edge.batches), principal.account_id
     asked = decode(_body_decoder, body)
     if asked.request_id is not None and asked.requests is None:
-        return await _report(edge, tenant, spec, asked.request_id, dialect)
+        return await _report(request, spec, asked.request_id, dialect)
     if principal.models:
         check_model(spec, principal.models)
     requests = [body] if asked.requests is None else asked.requests
@@ -98,7 +99,7 @@ async def answer(
         raise InvalidInput(
             f"Bad input: requests: 1 to {most}, got {len(requests)}", param="requests"
         )
-    key = key_of(request)
+    key, zone = key_of(request), admitted(request).residency
     record = await batches.submit(
         NewBatch(
             id=id_in(edge.residency, "", str(uuid.uuid4())),
@@ -106,7 +107,10 @@ async def answer(
             token=lasting_token(principal),
             kind=NATIVE,
             model=spec.id,
-            target=target_of(request, f"/client/v4/accounts/{tenant}/ai/run/{spec.id}"),
+            target=target_of(
+                request, f"/client/v4/accounts/{tenant}/ai/run/{spec.id}", residency=zone
+            ),
+            meta=encode(Bound(zone)),
             key=key.key if key else None,
             fingerprint=key.request if key else b"",
             window_seconds=batches.limits.window_seconds,
@@ -130,10 +134,14 @@ def _item(spec: ModelSpec, body: bytes | Raw, index: int) -> NewItem:
 # --- what came of them ---------------------------------------------------------------------------
 
 
-async def _report(edge: Edge, tenant: str, spec: ModelSpec, id: str, dialect: Dialect) -> Response:
+async def _report(request: Request, spec: ModelSpec, id: str, dialect: Dialect) -> Response:
+    edge, tenant = edge_of(request), principal_of(request).account_id
     batches = batches_of(edge.batches)
     record = await asyncio.to_thread(batches.queue.batch, tenant, id)
-    if record is None or record.kind != NATIVE or record.model != spec.id:
+    is_it = record is not None and record.kind == NATIVE and record.model == spec.id
+    if record is None or not is_it or not may_be_shown(request, zone_of(record)):
+        if (answer := await from_elsewhere(request, id)) is not None:
+            return answer
         raise NotFound(
             "No such request of this model; its answers may have been kept long enough."
             + elsewhere(id, edge.residency)

@@ -7,9 +7,9 @@ from msgspec import Struct
 from starlette.requests import Request
 
 from skerry.errors import PermissionDenied
-from skerry_edge.api.edge_request import admitted
 from skerry_edge.gate.principal import Principal
 from skerry_edge.gate.residency import HEADER as RESIDENCY_HEADER
+from skerry_regions.queue import BatchRecord
 
 # Where and how a request may be computed, which its tenant decided when it was submitted.
 KEPT_HEADERS = ("x-skerry-mixed-builds", "x-session-affinity")
@@ -22,19 +22,26 @@ class Target(Struct, frozen=True):
     headers: dict[str, str] = {}
 
 
+class Bound(Struct):
+    """What the `meta` of a batch says of it, among other things."""
+
+    residency: str | None = None
+
+
 _decoder = msgspec.json.Decoder(Target)
+_bound_decoder = msgspec.json.Decoder(Bound)
 
 
-def target_of(request: Request, path: str, *, residency: str | None = None) -> str:
+def target_of(request: Request, path: str, *, residency: str | None) -> str:
     """Return the target of items submitted by `request`, as the queue keeps it.
 
-    Bound to the zone of what the items were made of, `residency`, or else to the request's own.
+    Bound to a zone, `residency`, or to none.
     """
     headers = {
         name: value for name in KEPT_HEADERS if (value := request.headers.get(name)) is not None
     }
-    if zone := residency or admitted(request).residency:
-        headers[RESIDENCY_HEADER] = zone
+    if residency is not None:
+        headers[RESIDENCY_HEADER] = residency
     return msgspec.json.encode(Target(path, headers)).decode()
 
 
@@ -48,6 +55,11 @@ def lasting_token(principal: Principal) -> str:
             "What is queued runs when a login has ended: send it with an API token."
         )
     return principal.token_id
+
+
+def zone_of(record: BatchRecord) -> str | None:
+    """Return the zone that a batch is bound to, by what its `meta` says; None: to none."""
+    return _bound_decoder.decode(record.meta).residency if record.meta else None
 
 
 def decode_target(text: str) -> Target:

@@ -31,6 +31,7 @@ from skerry_edge.api.fields import renamed
 from skerry_edge.api.handler import attended, begin, caller_of, event_stream, with_session
 from skerry_edge.api.openai.chat_job import chat_job
 from skerry_edge.api.openai.prompt_cache import SIGN
+from skerry_edge.api.other_zones import is_sent_on, may_be_shown, of_any_zone
 from skerry_edge.api.responses.recent import SocketCall
 from skerry_edge.api.responses.responses_answer import (
     Draft,
@@ -151,11 +152,13 @@ async def count_tokens(request: Request) -> Response:
     return JSONBytes(encode(InputTokens(len(job.submit.prompt_ids))))
 
 
+@of_any_zone
 async def retrieve(request: Request) -> Response:
     """Handle `GET …/v1/responses/{id}`: a stored answer."""
     return JSONBytes(bytes((await _asked_for(request)).response))
 
 
+@of_any_zone
 async def input_items(request: Request) -> Response:
     """Handle `GET …/v1/responses/{id}/input_items`: what it was made of, the newest first unless
     `order=asc`; `after` and `limit` page through it."""
@@ -172,10 +175,13 @@ async def input_items(request: Request) -> Response:
     )
 
 
+@of_any_zone
 async def delete(request: Request) -> Response:
     """Handle `DELETE …/v1/responses/{id}`."""
     principal = principal_of(request)
     responses, id = edge_of(request).responses, request.path_params["id"]
+    if is_sent_on(request):
+        await _asked_for(request)
     if responses is None or not await responses.delete(principal.account_id, id):
         raise _no_response(request)
     return JSONBytes(encode(DeletedResponse(id)))
@@ -216,7 +222,7 @@ async def _asked_for(request: Request) -> StoredResponse:
     """Return the response that the path names. Raises `NotFound`."""
     principal = principal_of(request)
     stored = await _stored(edge_of(request), principal.account_id, request.path_params["id"])
-    if stored is None:
+    if stored is None or not may_be_shown(request, stored.residency):
         raise _no_response(request)
     return stored
 

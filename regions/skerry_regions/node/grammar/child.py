@@ -17,7 +17,7 @@ from skerry_regions.node.grammar.trial import (
     TrialResult,
 )
 from skerry_regions.process import confined
-from skerry_regions.wire.call_mark import CallMarkSpec
+from skerry_regions.wire.output_marks import CallMarkSpec
 
 
 def main(arguments: list[str]) -> None:

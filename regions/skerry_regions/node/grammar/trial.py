@@ -17,7 +17,7 @@ from skerry_core.grammar.lowering import GrammarKind
 from skerry_core.grammar.matcher import GrammarError
 from skerry_core.grammar.values import GrammarEnds
 from skerry_regions.process.confined import ChildUnavailable, Confined
-from skerry_regions.wire.call_mark import CallMarkSpec
+from skerry_regions.wire.output_marks import CallMarkSpec
 
 CPU_SECONDS = 0.5  # of a grammar: the longest that is allowed, 128 KiB of a schema, takes 0.09
 MEMORY_BYTES = 128 << 20  # of a grammar, beyond what the tokenizer takes
