@@ -32,9 +32,9 @@ PlacementRule = Literal["cost", "nearest", "round-robin"]
 ConsoleMode = Literal["off", "loopback", "on"]
 """Whom an edge shows the console: none; who is on its machine, by a name of it; whoever comes."""
 DEFAULT_CONSOLE: ConsoleMode = "loopback"
-LauncherName = Literal["local", "machines", "kubernetes"]
-"""Where a pool's nodes are started: beside the control plane, on hosts of their region, or on pods
-of the control plane's cluster."""
+LauncherName = Literal["local", "machines", "kubernetes", "ray"]
+"""Where a pool's nodes are started: beside the control plane, on hosts of their region, on pods of
+the control plane's cluster, or on the Ray cluster of their region."""
 DomainName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_@*.-]{1,253}$")]
 UtcSecond = Annotated[
     str, Meta(pattern=r"^20[0-9]{2}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9]Z$")

@@ -13,8 +13,8 @@ import os
 import socket
 import sqlite3
 import time
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,7 @@ from skerry_regions.control.reconcile.first_start import FirstStart
 from skerry_regions.control.reconcile.launchers import Launchers
 from skerry_regions.control.reconcile.models import ModelBook
 from skerry_regions.control.reconcile.processes import ProcessLauncher
+from skerry_regions.control.reconcile.ray.ray_launcher import RayLauncher
 from skerry_regions.control.reconcile.reconciler import Reconciler
 from skerry_regions.control.reconcile.scraping import LostMembers, Monitoring
 from skerry_regions.known_hosts import host_of
@@ -102,6 +103,7 @@ class ControlOptions:
     console: ConsoleMode = "loopback"  # whom its pages are shown to
     join: tuple[str, int] | None = None  # host and port where machines join
     pods: PodOptions | None = None  # in Kubernetes, which join there
+    ray: Mapping[str, str] = field(default_factory=dict[str, str])  # heads of clusters, by region
     lifeline: int | None  # descriptor that a supervisor gave us
     progress: Progress = lambda what, share: None  # of what it starts
 
@@ -211,16 +213,14 @@ async def _serve(
             changed=wake.set, lost=stop.set,
         )  # fmt: skip
         remote = await stack.enter_async_context(making)
+        ray = RayLauncher(options.ray, home.root, lambda: reconciler.members, wake.set, term=term)
+        stack.push_async_callback(ray.close)
         first_start = None if host is None else FirstStart(has_adopted=launcher.has_adopted)
+        launchers = Launchers(launcher, {"machines": remote, "kubernetes": remote, "ray": ray})
         reconciler = Reconciler(
-            store,
-            changes,
-            Launchers(launcher, remote),
-            models,
-            wake=wake,
-            joined=joined.running,
-            first_start=first_start,
-        )
+            store, changes, launchers, models,
+            wake=wake, joined=joined.running, first_start=first_start,
+        )  # fmt: skip
         joining = None
         if options.join is not None:
             join_listener = stack.enter_context(listen_at(*options.join, Limits()))

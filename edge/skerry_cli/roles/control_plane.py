@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from skerry_cli.output import complain, say
 from skerry_cli.roles import control_join
 from skerry_cli.roles.control_pods import NoPods, add_pods, pods_of
 from skerry_regions.address import is_loopback
+from skerry_regions.control.reconcile.ray.exposure import AUTH_VARIABLE, Exposed, check_address
 from skerry_regions.spec_types import DEFAULT_CONSOLE
 
 DEFAULT_JOIN_PORT = 8789
@@ -76,6 +78,14 @@ def register(commands: Commands) -> None:
         metavar="PORT",
         help="of --join-host; 0 takes a free one (default: %(default)s)",
     )
+    control.add_argument(
+        "--ray",
+        type=ray_cluster,
+        action="append",
+        default=[],
+        metavar="REGION=HOST:PORT",
+        help="head of a region's Ray cluster, which runs its pools with `launcher: ray`",
+    )
     add_console(control)
     add_pods(control)
     control.add_argument("--listener-fd", type=int, help=argparse.SUPPRESS)
@@ -102,7 +112,35 @@ def register(commands: Commands) -> None:
     control_join.register(actions)
 
 
+def ray_cluster(text: str) -> tuple[str, str]:
+    """Return the region, and the address of its cluster's head."""
+    region, _, address = text.partition("=")
+    host, _, number = address.rpartition(":")
+    try:
+        check_address(host.strip("[]"))
+    except Exposed as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not REGION=HOST:PORT: {error}") from None
+    if not region or not number.isdecimal() or not 0 < int(number) < 65_536:
+        raise argparse.ArgumentTypeError(f"{text!r} is not REGION=HOST:PORT")
+    return region, address
+
+
+def _ray_problem(args: argparse.Namespace) -> str:
+    """Return why Ray cannot be used as it is installed and configured here; empty if it can."""
+    if not args.ray:
+        return ""
+    if importlib.util.find_spec("ray") is None:
+        return "--ray needs Ray: `pip install '.[ray]'` in Skerry's repository first"
+    if os.environ.get(AUTH_VARIABLE) != "token":
+        return f"--ray: {AUTH_VARIABLE} has to be `token`, here and on all machines of the cluster"
+    if len({region for region, _ in args.ray}) < len(args.ray):
+        return "--ray: a region has one cluster"
+    return ""
+
+
 def start(args: argparse.Namespace) -> int:
+    if why := _ray_problem(args):
+        return complain(why)
     if is_half_tls(args):
         return complain("--tls-cert and --tls-key belong together")
     if args.tls_cert is None and not is_loopback(args.host):
@@ -129,6 +167,7 @@ def start(args: argparse.Namespace) -> int:
         console=args.console or DEFAULT_CONSOLE,
         join=None if args.join_host is None else (args.join_host, args.join_port),
         pods=pods,
+        ray=dict(args.ray),
         lifeline=args.lifeline_fd,
     )
     return run_to_the_end(lambda: serve_control(options, home))

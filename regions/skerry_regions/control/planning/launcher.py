@@ -50,7 +50,7 @@ class NodeSettings(Struct, frozen=True, kw_only=True, tag="node", omit_defaults=
 
     @property
     def is_hosted(self) -> bool:
-        """Return whether it is placed on a host."""
+        """Return whether it runs on another machine, which installs its model by itself."""
         return self.launcher != "local"
 
 

@@ -19,7 +19,7 @@ from skerry_terraform.provider.resource import (
 )
 
 ROLES = ("prefill", "decode", "hybrid")
-LAUNCHERS = ("local", "machines", "kubernetes")
+LAUNCHERS = ("local", "machines", "kubernetes", "ray")
 MAX_REPLICAS = 1000
 MAX_SLO_SECONDS = 3600
 
@@ -79,7 +79,8 @@ class PoolResource(ControlResource):
                 default="local",
                 check=one_of(*LAUNCHERS),
                 doc="Where nodes are started: local, beside the control plane; machines, on hosts "
-                "of their region; or kubernetes, on pods of the control plane's cluster.",
+                "of their region; kubernetes, on pods of the control plane's cluster; ray, on the "
+                "Ray cluster of their region.",
             ),
             threads=Attr(NUMBER, optional=True, check=whole(1, 1024), doc="Of a node; its share."),
             memory=Attr(optional=True, doc="Of its host that a node takes, such as 16GiB."),
