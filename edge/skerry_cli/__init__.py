@@ -63,7 +63,8 @@ COMMANDS = (
     *("platform.up", "platform.lifecycle", "observe.console", "observe.status", "observe.top"),
     *("resources.commands", "observe.audit", "platform.terraform", "observe.trace"),
     *("observe.usage", "call.talk"),
-    *("platform.models.command", "platform.tokens", "call.batch", "roles.control_plane"),
+    *("platform.models.command", "platform.tokens", "call.batch", "platform.state"),
+    "roles.control_plane",
     *("roles.node", "roles.edge", "roles.host", "roles.dns", "roles.geo", "observe.simulate"),
 )
 """Modules of commands, in the order of `--help`."""

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Mapping
+import fcntl
+import os
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from msgspec import Struct
+
+from skerry.errors import Unavailable
 from skerry_cli.home.errors import CannotStart, StateError
 from skerry_cli.home.keys import given_files, link_files
-from skerry_cli.home.state import Home, replace_private
+from skerry_cli.home.state import Home, read_record, replace_private
 from skerry_regions.drivers.sqlite_queue import SqliteQueue
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
 from skerry_regions.queue import Queue
 from skerry_regions.registry import Registry, RegistryUnavailable
 from skerry_regions.state_url import SQLITE, SYSTEM, StateURL
+from skerry_regions.zones import GLOBAL
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -92,6 +98,69 @@ def keep_state(home: Home, text: str | None) -> None:
         replace_private(home.state_url, f"{text}\n".encode())
 
 
+class StateMark(Struct, frozen=True, kw_only=True):
+    """Where the state of a home is, of which a copy was begun (`skerry state copy`)."""
+
+    version: Literal[1] = 1
+    home: str  # by which servers know it; random
+    phase: Literal["here", "leaving", "left", "returning"]
+    servers: str = ""  # that it was copied to
+
+
+def read_mark(home: Home) -> StateMark | None:
+    """Return it; None of a home whose state was always where it is. Raises `StateError`."""
+    return read_record(home.state_mark, StateMark)
+
+
+@contextlib.contextmanager
+def using_state(home: Home, *, alone: bool = False) -> Generator[None]:
+    """Use the stores of a home, beside other processes or `alone`. Raises `CannotStart`."""
+    try:
+        home.run.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(home.state_lock, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if alone:
+            raise CannotStart(f"cannot lock {home.state_lock}: {error.strerror}") from None
+        yield  # an edge starts on a full disk, too, where nothing can be copied
+        return
+    try:
+        kind = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CannotStart(
+                "edges or commands of this home are running: end them (`skerry down`) first"
+                if alone
+                else "the state of this home is being copied: wait for `skerry state copy`"
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def check_place(home: Home, url: StateURL | None) -> None:
+    """Raise `CannotStart` where the state of this home is elsewhere, or on its way."""
+    mark = read_mark(home)
+    if mark is None or mark.phase == "here":
+        return
+    if mark.phase == "leaving":
+        raise CannotStart(
+            f"the state of this home is on its way to {mark.servers}: run `skerry state copy "
+            "--from sqlite --to` with that URL once more, until it says that all is there"
+        )
+    if mark.phase == "returning":
+        raise CannotStart(
+            f"the state of this home is on its way back from {mark.servers}: run `skerry state "
+            "copy --to sqlite --from` with that URL once more, until it says that all is there"
+        )
+    if url is None:
+        raise CannotStart(
+            f"the state of this home was copied to {mark.servers}: have that URL as `state` of the "
+            f"topology, or in {STATE_VARIABLE}; or copy it back with `skerry state copy --to sqlite"
+            " --from` that URL"
+        )
+
+
 @contextlib.asynccontextmanager
 async def opened_state(
     home: Home, environ: Mapping[str, str], name: str
@@ -99,9 +168,21 @@ async def opened_state(
     """Yield the connection to the chosen servers, with all streams of the home's zone; None where
     the home has the state. `name` is what the servers list it as. Raises `CannotStart`."""
     url = chosen_state(home, environ)
-    if url is None:
-        yield None
-        return
+    with using_state(home):
+        check_place(home, url)
+        if url is None:
+            yield None
+            return
+        async with connected_state(home, environ, url, name, [home.zone]) as jetstream:
+            await _check_seal(jetstream)
+            yield jetstream
+
+
+@contextlib.asynccontextmanager
+async def connected_state(
+    home: Home, environ: Mapping[str, str], url: StateURL, name: str, zones: Iterable[str]
+) -> AsyncGenerator[JetStream]:
+    """Yield a connection to servers, with all streams of some zones. Raises `CannotStart`."""
     try:
         from skerry_regions.drivers.jetstream.answers import StateUnfit
         from skerry_regions.drivers.jetstream.connection import JetStream
@@ -114,7 +195,7 @@ async def opened_state(
         jetstream = JetStream(
             url, name=name, make_client=nats_clients(home, environ, url, STATE_VARIABLE)
         )
-        await jetstream.open(*declared(home.zone))
+        await jetstream.open(*dict.fromkeys(each for zone in zones for each in declared(zone)))
     except StateUnfit as error:
         raise CannotStart(f"state {url}: {error}") from None
     except StateError as error:
@@ -123,6 +204,22 @@ async def opened_state(
         yield jetstream
     finally:
         await jetstream.close()
+
+
+async def _check_seal(jetstream: JetStream) -> None:
+    """Raise `CannotStart` where a home goes on with what these servers have. Of servers that are
+    away that is found out later, before anything is spent."""
+    from skerry_edge.money.seal import sealed_by
+    from skerry_regions.drivers.jetstream.stream import KeyedStream
+    from skerry_regions.drivers.jetstream.tables import MONEY
+
+    with contextlib.suppress(Unavailable):
+        if home := await sealed_by(KeyedStream(jetstream, MONEY, GLOBAL)):
+            raise CannotStart(
+                f"the state of these servers was copied back into a home ({home}), which goes on "
+                "with it: have `state: sqlite` there, or copy it here once more with `skerry state "
+                "copy`"
+            )
 
 
 def nats_clients(

@@ -11,6 +11,7 @@ SKERRY_HOME            ~/.skerry unless set; readable by its owner only
 ├── spending.db        what capped tokens spent
 ├── state              which NATS servers have that and more, in place of files here
 ├── shared.json        what all homes had of limits and catalog, where NATS servers have the state
+├── state.json         where it is, once `skerry state copy` was begun
 ├── secret             root of the tenants' cache keys
 ├── cluster.key        what edges and nodes of other machines have to hold, too
 ├── control.key        what the control plane makes tokens of that it shows twice
@@ -170,8 +171,22 @@ class Home:
         return self.root / "shared.json"
 
     @property
+    def state_mark(self) -> Path:
+        """Return what says where the state is, once a copy of it was begun."""
+        return self.root / "state.json"
+
+    @property
+    def state_lock(self) -> Path:
+        """Return what is locked by those who use the stores."""
+        return self.run / "state.lock"
+
+    @property
     def responses(self) -> Path:
         return self.stores / "responses.db"
+
+    @property
+    def idempotency(self) -> Path:
+        return self.stores / "idempotency.db"
 
     @property
     def queue(self) -> Path:

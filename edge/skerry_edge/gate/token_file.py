@@ -158,6 +158,12 @@ class TokenRecords:
             if is_later and (stream, [*self._records.values()]) != (picture.stream, picture.tokens):
                 self._write(picture)
 
+    def keep(self) -> None:
+        """Have the file be what has the tokens, and a picture of servers no more. Raises
+        TokenStoreError."""
+        with self._locked():
+            self._write(TokenFile(tokens=[*self.read().values()]))
+
     @contextlib.contextmanager
     def _locked(self) -> Generator[None]:
         try:

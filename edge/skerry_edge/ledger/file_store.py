@@ -74,28 +74,38 @@ class FileStore:
         *,
         residency: str | None = None,
     ) -> StoredFile:
-        number = self._begin(tenant, id, filename, purpose, residency)
+        now = self._wall_clock()
+        file = StoredFile(
+            id=id, filename=filename, purpose=purpose, created_at=now, size=0, residency=residency,
+            expires_at=now + self._ttl_seconds,
+        )  # fmt: skip
+        return self.store(tenant, file, chunks)
+
+    def store(self, tenant: str, file: StoredFile, chunks: Iterable[bytes]) -> StoredFile:
+        """Keep a file as `put` does, of which all is known but its content."""
+        number = self._begin(tenant, file)
         try:
-            self._fill(number, tenant, id, purpose, chunks)
-            return self._finish(number, tenant, id)
+            self._fill(number, tenant, file.id, file.purpose, chunks)
+            return self._finish(number, tenant, file)
         except BaseException:
             self._forget(number)
             raise
 
-    def _begin(
-        self, tenant: str, id: str, filename: str, purpose: Purpose, residency: str | None
-    ) -> int:
+    def _begin(self, tenant: str, file: StoredFile) -> int:
         """Make a file without an owner, to be filled; return its number. It expires soon, in case
         it is never ended."""
         now = self._wall_clock()
         with self.file.transaction() as database:
             database.execute("DELETE FROM files WHERE expires <= ?", (now,))
-            self._check_room(database, tenant, id, purpose)
+            self._check_room(database, tenant, file.id, file.purpose)
             (number,) = database.execute(
                 "INSERT INTO files (tenant, id, filename, purpose, created, expires, residency)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING number",
-                (NOBODY, uuid.uuid4().hex, filename, purpose, now, now + UPLOAD_SECONDS, residency),
-            ).fetchone()
+                (
+                    NOBODY, uuid.uuid4().hex, file.filename, file.purpose, file.created_at,
+                    now + UPLOAD_SECONDS, file.residency,
+                ),
+            ).fetchone()  # fmt: skip
         return int(number)
 
     def _fill(
@@ -115,21 +125,22 @@ class FileStore:
                 )
                 database.execute("UPDATE files SET size = ? WHERE number = ?", (size, number))
 
-    def _finish(self, number: int, tenant: str, id: str) -> StoredFile:
+    def _finish(self, number: int, tenant: str, file: StoredFile) -> StoredFile:
         """Give a file that is whole to its tenant."""
+        id = file.id
         with self.file.transaction() as database:
             database.execute("DELETE FROM files WHERE tenant = ? AND id = ?", (tenant, id))
             found = database.execute(
-                "SELECT purpose, size, created FROM files WHERE number = ?", (number,)
+                "SELECT purpose, size FROM files WHERE number = ?", (number,)
             ).fetchone()
             if found is None:
                 raise Unavailable(TOO_LONG)
-            purpose, size, created = found
+            purpose, size = found
             self._check_room(database, tenant, id, purpose, size)  # others may have come meanwhile
             row = database.execute(
                 "UPDATE files SET tenant = ?, id = ?, expires = ? WHERE number = ?"
                 f" RETURNING {_RECORD}",
-                (tenant, id, created + self._ttl_seconds, number),
+                (tenant, id, file.expires_at, number),
             ).fetchone()
         return _stored(row)
 

@@ -39,7 +39,7 @@ CREATE TABLE IF NOT EXISTS keys (
 CREATE INDEX IF NOT EXISTS keys_expires ON keys (expires);
 CREATE INDEX IF NOT EXISTS keys_tenant ON keys (tenant, number);
 """
-_STEPS = (
+STEPS = (
     _SCHEMA,
     added_column("keys", "first_id", "TEXT NOT NULL DEFAULT ''", value="'before-' || number"),
     added_column("keys", "defaults", "BLOB NOT NULL DEFAULT x''"),
@@ -118,7 +118,7 @@ class IdempotencyKeys:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`clock` gives Unix seconds."""
-        self._database = DatabaseThread(path, _STEPS, name="idempotency")
+        self._database = DatabaseThread(path, STEPS, name="idempotency")
         self._clock = clock
 
     async def claim(

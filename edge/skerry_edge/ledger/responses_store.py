@@ -23,7 +23,7 @@ TTL_SECONDS = 24 * 3600.0
 MAX_BYTES = 256 << 20  # of all tenants
 MAX_TENANT_BYTES = 32 << 20
 
-_SCHEMA = """
+SCHEMA = """
 CREATE TABLE IF NOT EXISTS responses (
     number INTEGER PRIMARY KEY, tenant TEXT NOT NULL, id TEXT NOT NULL, expires REAL NOT NULL,
     size INTEGER NOT NULL, document BLOB NOT NULL, UNIQUE (tenant, id)
@@ -78,7 +78,7 @@ class ResponseStore:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`clock` gives Unix seconds: what is stored outlives the process."""
-        self._file = SqliteFile(path, (_SCHEMA,), is_durable=False)
+        self._file = SqliteFile(path, (SCHEMA,), is_durable=False)
         self._ttl_seconds = ttl_seconds
         self._max_bytes = max_bytes
         self._max_tenant_bytes = max_tenant_bytes

@@ -17,6 +17,7 @@ from skerry.errors import QuotaExceeded, Unavailable
 from skerry_edge.money.caps import Budget, Caps
 from skerry_edge.money.ceilings import Kind, Lease
 from skerry_edge.money.purse import NoRoom, Purse, record_of
+from skerry_edge.money.seal import SEALED
 from skerry_edge.money.spending import NANO, Hold, Period, exceeded, nano, periods_at
 from skerry_regions.drivers.jetstream.follower import StreamFollower
 from skerry_regions.drivers.jetstream.specs import key_of
@@ -54,11 +55,14 @@ class NatsSpending:
         self._periods: tuple[Period, Period] = periods_at(wall_clock())
         self._leased: tuple[str, ...] = ()
         self._periods_from = self._periods_until = 0.0  # Unix seconds in which these are so
+        self._is_sealed = False
         self._follower = StreamFollower(stream, self._seen, self._lost, clock)
         self._follower.start()
         self._tending = asyncio.create_task(self._tend(), name="tend money")
 
     async def reserve(self, budgets: tuple[Budget, ...], dollars: float) -> Hold:
+        if self._is_sealed:
+            raise Unavailable("What is spent was copied back into a home, which counts it now.")
         amount, periods = nano(dollars), self._names()[:2]
         hold = Hold(tuple(each.id for each in budgets), periods, amount)
         spent: list[Purse] = []
@@ -154,6 +158,7 @@ class NatsSpending:
         return self._leased
 
     def _seen(self, stored: Stored) -> None:
+        self._is_sealed = self._is_sealed or stored.key == SEALED
         if (purse := self._purses.get(stored.key)) is not None:
             purse.seen(stored)
 

@@ -20,7 +20,7 @@ from skerry_edge.money.spending import NANO, Hold, exceeded, nano, periods_at
 # Places bound what waits for the file; a settlement that it refused would stay spent.
 MAX_WAITING = 65_536
 
-_SCHEMA = """
+SCHEMA = """
 CREATE TABLE IF NOT EXISTS spent (
     token TEXT NOT NULL, period TEXT NOT NULL, nanodollars INTEGER NOT NULL,
     PRIMARY KEY (token, period)
@@ -34,7 +34,7 @@ class SqliteSpending:
     """See `Spending`. The file is opened when something with a cap first needs it."""
 
     def __init__(self, path: Path, *, wall_clock: Callable[[], float] = time.time) -> None:
-        self._file = DatabaseThread(path, (_SCHEMA,), name="spending", max_waiting=MAX_WAITING)
+        self._file = DatabaseThread(path, (SCHEMA,), name="spending", max_waiting=MAX_WAITING)
         self._wall_clock = wall_clock
         self._swept = ""  # the day on which old periods were last removed
 

@@ -93,9 +93,14 @@ class NatsFiles:
         now = self._wall_clock()
         file = StoredFile(
             id=id, filename=filename, purpose=purpose, created_at=now, size=0, residency=residency,
-            expires_at=now + self._ttl_seconds, content=uuid.uuid4().hex,
+            expires_at=now + self._ttl_seconds,
         )  # fmt: skip
-        upload = FileUpload(now, tenant, id, file.content)
+        return self.store(tenant, file, chunks)
+
+    def store(self, tenant: str, file: StoredFile, chunks: Iterable[bytes]) -> StoredFile:
+        """Keep a file as `put` does, of which all is known but its content."""
+        file = replace(file, size=0, content=uuid.uuid4().hex)
+        upload = FileUpload(self._wall_clock(), tenant, file.id, file.content)
         marker, others = self._wait(self._begin(upload, file))
         try:
             pieces = enumerate(pieces_of(chunks))

@@ -41,8 +41,8 @@ class FirstRequest(Struct, frozen=True, array_like=True):
     defaults: bytes
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_decoder = msgspec.msgpack.Decoder(FirstRequest)
+encode_first = msgspec.msgpack.Encoder().encode
+decode_first = msgspec.msgpack.Decoder(FirstRequest).decode
 
 
 class NatsKeys:
@@ -57,9 +57,8 @@ class NatsKeys:
         self, tenant: str, key: IdempotencyKey, request_id: str, defaults: bytes = b""
     ) -> Claimed:
         own = FirstRequest(VERSION, key.key, key.request, request_id, defaults)
-        digest = hashlib.blake2b(key.key.encode(), digest_size=16).hexdigest()
         try:
-            first = await self._first(key_of(tenant, digest), own)
+            first = await self._first(key_name(tenant, key.key), own)
             if first is own:
                 await self._bound(tenant)
         except Unavailable as error:
@@ -74,11 +73,13 @@ class NatsKeys:
     async def _first(self, key: str, own: FirstRequest) -> FirstRequest:
         """Return the request that has the key. Raises `Unavailable`."""
         try:
-            await self._stream.write(Write(key, _encode(own), expected=0), seconds=CLAIM_SECONDS)
+            await self._stream.write(
+                Write(key, encode_first(own), expected=0), seconds=CLAIM_SECONDS
+            )
         except RevisionConflict as conflict:
             if conflict.found is None:
                 raise Unavailable("The key expired just now.") from None
-            return _decoder.decode(conflict.found.data)
+            return decode_first(conflict.found.data)
         return own
 
     async def _bound(self, tenant: str) -> None:
@@ -90,3 +91,8 @@ class NatsKeys:
                 del self._claimed[tenant]
         elif len(self._claimed) > KNOWN_TENANTS:
             self._claimed.clear()
+
+
+def key_name(tenant: str, key: str) -> str:
+    """Return where a tenant's key lies."""
+    return key_of(tenant, hashlib.blake2b(key.encode(), digest_size=16).hexdigest())

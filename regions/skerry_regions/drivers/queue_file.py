@@ -21,7 +21,7 @@ from skerry_regions.queue import (
     Settled,
 )
 
-_SCHEMA = """
+SCHEMA = """
 CREATE TABLE IF NOT EXISTS batches (
     number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, tenant TEXT NOT NULL,
     token TEXT NOT NULL, kind TEXT NOT NULL, model TEXT NOT NULL, target TEXT NOT NULL,
@@ -73,7 +73,7 @@ class QueueFile:
         self._clock = clock
         self._wall_clock = wall_clock
         self._boot = boot if boot is not None else boot_id()
-        self._file = SqliteFile(path, (_SCHEMA,), self._forget_other_boots)
+        self._file = SqliteFile(path, (SCHEMA,), self._forget_other_boots)
 
     def close(self) -> None:
         self._file.close()

@@ -76,3 +76,11 @@ def differs(config: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
 def key_of(*parts: str) -> str:
     """Return a key of these parts, each a token of its subject: in hex unless it is plain."""
     return ".".join(part if _PLAIN.fullmatch(part) else f"={part.encode().hex()}" for part in parts)
+
+
+def parts_of(key: str) -> tuple[str, ...]:
+    """Return what a key was made of."""
+    return tuple(
+        bytes.fromhex(part[1:]).decode() if part.startswith("=") else part
+        for part in key.split(".")
+    )

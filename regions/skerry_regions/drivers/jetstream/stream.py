@@ -187,13 +187,15 @@ class KeyedStream:
         return len(await self.keys(keys))
 
     async def keys(self, keys: str = ">") -> list[str]:
-        """Return the keys that there are, such as `a.*`, as the leader has them; 100,000 at most.
-        Raises `Unavailable`."""
-        info = await self._info({"subjects_filter": self.subject(keys)})
-        return [
-            subject.removeprefix(self.subject(""))
-            for subject in info["state"].get("subjects") or ()
-        ]
+        """Return the keys that there are, such as `a.*`, as the leader has them. Raises
+        `Unavailable`."""
+        found: list[str] = []
+        while True:  # 100,000 come at once
+            info = await self._info({"subjects_filter": self.subject(keys), "offset": len(found)})
+            some = info["state"].get("subjects") or ()
+            found += [subject.removeprefix(self.subject("")) for subject in some]
+            if not some or len(found) >= info.get("total", 0):
+                return found
 
     async def state(self) -> StreamState:
         """Return how full it is, as its leader has it. Raises `Unavailable`."""
@@ -207,6 +209,21 @@ class KeyedStream:
             last_sequence=state["last_seq"],
             created=info["created"],
         )
+
+    async def num_followers(self) -> int:
+        """Return how many connections follow it now. Raises `Unavailable`."""
+        consumers: list[dict[str, Any]] = []
+        while True:
+            try:
+                answer = await self.jetstream.call(
+                    f"CONSUMER.LIST.{self.name}", {"offset": len(consumers)}
+                )
+            except JetStreamError as error:
+                raise Unavailable(f"{self.name}: {error}.") from error
+            some = answer.get("consumers") or ()
+            consumers += some
+            if not some or len(consumers) >= answer["total"]:
+                return sum(bool(each.get("push_bound")) for each in consumers)
 
     async def _info(self, body: object) -> dict[str, Any]:
         try:

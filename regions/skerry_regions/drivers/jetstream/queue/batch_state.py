@@ -75,6 +75,7 @@ class BatchHeader(Struct, frozen=True):
     target: str
     meta: bytes
     blocks: tuple[int, ...]  # the first item of each
+    key: str | None = None  # its idempotency key; None of headers of before, too
 
 
 class ItemOutcome(Struct, frozen=True):

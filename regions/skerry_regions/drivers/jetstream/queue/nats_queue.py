@@ -57,8 +57,8 @@ class BatchKey(Struct, frozen=True):
     fingerprint: bytes
 
 
-_keys = msgspec.msgpack.Decoder(BatchKey).decode
-_references = msgspec.msgpack.Decoder(tuple[str | None, ...]).decode
+decode_key = msgspec.msgpack.Decoder(BatchKey).decode
+decode_references = msgspec.msgpack.Decoder(tuple[str | None, ...]).decode
 
 
 class NatsQueue(BatchWork):
@@ -88,7 +88,7 @@ class NatsQueue(BatchWork):
         stored = await self._stored_key(batch)
         if stored is None:
             return None
-        known = _keys(stored.data)
+        known = decode_key(stored.data)
         if known.fingerprint != batch.fingerprint:
             raise KeyInUse(f"the key {batch.key!r} belongs to a batch of other items")
         found = await self._state(known.batch)
@@ -107,7 +107,7 @@ class NatsQueue(BatchWork):
     async def _write_content(self, content: str, batch: NewBatch, items: Sequence[NewItem]) -> None:
         blocks = _blocks(items)
         header = BatchHeader(
-            batch.token, batch.target, batch.meta, tuple(first for first, _ in blocks)
+            batch.token, batch.target, batch.meta, tuple(first for first, _ in blocks), batch.key
         )
         for number, (_, payloads) in enumerate(blocks):
             await self._write_value(f"i.{content}.{number}", encode(payloads))
@@ -201,7 +201,7 @@ class NatsQueue(BatchWork):
             return []
         state = found[0]
         items = done_items(state, after, limit)
-        references = _references(await self._value(f"n.{state.content}")) if items else ()
+        references = decode_references(await self._value(f"n.{state.content}")) if items else ()
 
         async def result(item: tuple[int, bool]) -> ItemResult:
             index, has_result = item

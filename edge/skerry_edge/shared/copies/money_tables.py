@@ -1,0 +1,124 @@
+"""Spent money as the ends of a copy.
+
+On NATS servers what a home has spent counts as the ceiling of a life that is over: an absolute
+amount, so that it counts once however often it is written, beside those of other homes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from skerry_edge.money.ceilings import ByPeriod, CapRecord, Ceiling
+from skerry_edge.money.purse import record_of
+from skerry_edge.money.spending import periods_at
+from skerry_edge.money.sqlite_spending import SCHEMA
+from skerry_edge.shared.copies.documents import NatsTable
+from skerry_regions.drivers.jetstream.specs import key_of, parts_of
+from skerry_regions.drivers.jetstream.stream import KeyedStream, RevisionConflict, Write
+from skerry_regions.drivers.sqlite_file import SqliteFile
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class CopiedSpending(Struct, frozen=True):
+    """What a payer has spent, in nano-dollars."""
+
+    payer: str
+    amounts: ByPeriod
+
+
+class SqliteMoney:
+    """See `StateTable`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = SqliteFile(path, (SCHEMA,))
+
+    def keys(self) -> list[str]:
+        if not self._path.exists():
+            return []
+        with self._file.reading() as database:
+            rows = database.execute(
+                "SELECT DISTINCT token FROM spent WHERE period IN (?, ?)", _current()
+            ).fetchall()
+        return [key_of(payer) for (payer,) in rows]
+
+    def read(self, key: str) -> CopiedSpending | None:
+        (payer,) = parts_of(key)
+        with self._file.reading() as database:
+            rows = database.execute(
+                "SELECT period, nanodollars FROM spent WHERE token = ?", (payer,)
+            ).fetchall()
+        return CopiedSpending(payer, dict(rows))
+
+    def write(self, record: CopiedSpending, /) -> None:
+        with self._file.transaction() as database:
+            database.executemany(
+                "INSERT OR REPLACE INTO spent VALUES (?, ?, ?)",
+                [(record.payer, period, amount) for period, amount in record.amounts.items()],
+            )
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class NatsMoney(NatsTable):
+    """See `StateTable`."""
+
+    def __init__(
+        self,
+        stream: KeyedStream,
+        loop: asyncio.AbstractEventLoop,
+        life: str = "",
+        *,
+        replaces: bool = False,
+    ) -> None:
+        """`life` is that of the home whose money is written; `replaces`: it had taken all that was
+        spent here back, and what it brings is all."""
+        super().__init__(stream, loop)
+        self._life = life
+        self._replaces = replaces
+
+    def keys(self) -> list[str]:
+        """Return payers; where a home's are written, those of whom it is there already."""
+        keys = self.wait(self.stream.keys("*"))
+        return [key for key in keys if not self._life or self._is_there(key)]
+
+    def read(self, key: str) -> CopiedSpending | None:
+        found, _ = record_of(self.wait(self.stream.last(key)))
+        lists = [found.closed, *(each.amounts for each in found.ceilings.values())]
+        periods = {period for amounts in lists for period in amounts}
+        (payer,) = parts_of(key)
+        return CopiedSpending(payer, {period: found.used(period) for period in sorted(periods)})
+
+    def write(self, record: CopiedSpending, /) -> None:
+        self.wait(self._write(record))
+
+    def _is_there(self, key: str) -> bool:
+        found, _ = record_of(self.wait(self.stream.last(key)))
+        return self._life in found.ceilings and not (self._replaces and len(found.ceilings) > 1)
+
+    async def _write(self, record: CopiedSpending) -> None:
+        key = key_of(record.payer)
+        while True:
+            before, revision = record_of(await self.stream.last(key))
+            number = before.ceilings[self._life].number if self._life in before.ceilings else 0
+            kept = CapRecord() if self._replaces else before
+            own = {self._life: Ceiling(number + 1, record.amounts)}
+            after = replace(kept, caps=before.caps, ceilings=kept.ceilings | own)
+            try:
+                await self.stream.write(Write(key, _encode(after), revision))
+            except RevisionConflict:  # an edge of another home spends of the same cap
+                continue
+            return
+
+
+def _current() -> tuple[str, str]:
+    day, month = periods_at(time.time())
+    return day.name, month.name
