@@ -126,7 +126,8 @@ def _node(member: Member, directory: Directory, state: ClusterState) -> SeenNode
 def _region(
     name: str, nodes: list[SeenNode], directory: Directory, state: ClusterState
 ) -> SeenRegion:
-    """Return a region by its nodes, where they are known one by one, else by its edges' words."""
+    """Return a region by its nodes, where they are known one by one, else by its edges' words; of
+    the edge's own, where there are none, the edge itself is there."""
     if nodes:
         ready = [each for each in nodes if each.state == "ready"]
         queue = statistics.median(each.queue_seconds for each in ready) if ready else None
@@ -140,7 +141,8 @@ def _region(
         queue_seconds=max((each.residual[1] for each in words), default=None),
         nodes=sum({key[1]: each.num_nodes for key, each in state.summarised.items()
                    if key[0] in edges}.values()),
-        is_up=any(link is not None and link.is_up for link in links),
+        is_up=name == state.observations.region
+        or any(link is not None and link.is_up for link in links),
     )  # fmt: skip
 
 

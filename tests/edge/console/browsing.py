@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from tests.e2e.command import Skerry
 from tests.edge.support import EDGE, PATIENCE, Deployment, answer
 
 from skerry_edge.console.codes import new_code
@@ -74,6 +75,24 @@ class Pages:
     def close(self) -> None:
         for context in self._contexts:
             context.close()
+
+
+class PlatformPages(Pages):
+    """Opens pages of what a home runs, as `skerry console` with some options prints them."""
+
+    def __init__(self, chromium: Any, skerry: Skerry, *options: str) -> None:
+        super().__init__(chromium, None)  # type: ignore[arg-type]
+        self._skerry = skerry
+        self._options = options
+        self._base = self.link().partition("/console/")[0]
+
+    def link(self, token_id: str | None = None, path: str = "/console/") -> str:
+        address = self._skerry("console", *self._options).stdout.strip()
+        return address.replace("/console/", path)
+
+    @property
+    def base(self) -> str:
+        return self._base
 
 
 def ask(page: Any, prompt: str = "Hi") -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.e2e.command import MODEL, Skerry, new_home
-from tests.edge.console.browsing import NARROW, WIDE, Pages, shot
+from tests.edge.console.browsing import NARROW, WIDE, PlatformPages, shot
 from tests.edge.console.test_axe import npm_package, violations
 from tests.infra.watching import running
 
@@ -28,23 +28,6 @@ edges: [{{name: edge, region: fra}}]
 """
 
 
-class ControlPages(Pages):
-    """Opens pages of the control plane that a home runs."""
-
-    def __init__(self, chromium: Any, skerry: Skerry) -> None:
-        super().__init__(chromium, None)  # type: ignore[arg-type]
-        self._skerry = skerry
-        self._base = self.link().partition("/console/")[0]
-
-    def link(self, token_id: str | None = None, path: str = "/console/") -> str:
-        address = self._skerry("console", "--control").stdout.strip()
-        return address.replace("/console/", path)
-
-    @property
-    def base(self) -> str:
-        return self._base
-
-
 @pytest.fixture(scope="module")
 def skerry(tmp_path_factory: pytest.TempPathFactory, default_model: ModelFiles) -> Iterator[Skerry]:
     parent = tmp_path_factory.mktemp("control")
@@ -55,8 +38,8 @@ def skerry(tmp_path_factory: pytest.TempPathFactory, default_model: ModelFiles) 
 
 
 @pytest.fixture
-def pages(chromium: Any, skerry: Skerry) -> Iterator[ControlPages]:
-    made = ControlPages(chromium, skerry)
+def pages(chromium: Any, skerry: Skerry) -> Iterator[PlatformPages]:
+    made = PlatformPages(chromium, skerry, "--control")
     yield made
     made.close()
     assert made.faults == []
@@ -67,7 +50,7 @@ def cells(page: Any, name: str) -> list[str]:
     return [" ".join(each.split()) for each in found]
 
 
-def test_a_node_is_drained_once_its_successor_is_ready(pages: ControlPages) -> None:
+def test_a_node_is_drained_once_its_successor_is_ready(pages: PlatformPages) -> None:
     page = pages.open()
     page.wait_for_selector("text=All of it is there.")
     assert cells(page, "pool fra-all")[:3] == ["fra-all pool", "● ready", "1 of 1"]
@@ -87,7 +70,7 @@ def test_a_node_is_drained_once_its_successor_is_ready(pages: ControlPages) -> N
     page.wait_for_selector("text=1 of the newest")
 
 
-def test_what_was_wanted_is_wanted_again(pages: ControlPages, skerry: Skerry) -> None:
+def test_what_was_wanted_is_wanted_again(pages: PlatformPages, skerry: Skerry) -> None:
     more = skerry.home.parent / "more.yaml"
     more.write_text("regions: [{name: oslo, iata: OSL}]\n")
     page = pages.open()
@@ -113,7 +96,7 @@ def test_what_was_wanted_is_wanted_again(pages: ControlPages, skerry: Skerry) ->
     assert page.locator("tbody tr").count() == 2
 
 
-def test_a_viewer_sees_it_and_drains_nothing(pages: ControlPages, skerry: Skerry) -> None:
+def test_a_viewer_sees_it_and_drains_nothing(pages: PlatformPages, skerry: Skerry) -> None:
     page = log_in(pages, skerry, "viewer")
     page.wait_for_selector("text=All of it is there.")
     drains = page.locator("button:has-text('Drain')")
@@ -121,7 +104,7 @@ def test_a_viewer_sees_it_and_drains_nothing(pages: ControlPages, skerry: Skerry
     assert drains.evaluate_all("all => all.every(each => each.disabled && each.title)")
 
 
-def log_in(pages: ControlPages, skerry: Skerry, role: str, path: str = "/console/") -> Any:
+def log_in(pages: PlatformPages, skerry: Skerry, role: str, path: str = "/console/") -> Any:
     made = skerry("tokens", "create", "--name", role, "--role", role)
     page = pages.open(f"{pages.base}{path}")
     page.fill("#token", made.stdout.split()[0])
@@ -136,7 +119,7 @@ def accepted(skerry: Skerry, secret: str) -> bool:
 
 
 def test_a_token_is_made_capped_rotated_and_revoked_by_keys_alone(
-    pages: ControlPages, skerry: Skerry
+    pages: PlatformPages, skerry: Skerry
 ) -> None:
     page = pages.open(permissions=["clipboard-read", "clipboard-write"])
     page.wait_for_selector("text=All of it is there.")
@@ -205,7 +188,7 @@ def test_a_token_is_made_capped_rotated_and_revoked_by_keys_alone(
     assert not accepted(skerry, rotated)
 
 
-def test_what_refuses_a_token_is_said_where_it_is_made(pages: ControlPages) -> None:
+def test_what_refuses_a_token_is_said_where_it_is_made(pages: PlatformPages) -> None:
     page = pages.open(pages.link(path="/console/tokens"))
     page.click("text=New token")
     page.fill("#field-name", "t")
@@ -219,7 +202,7 @@ def test_what_refuses_a_token_is_said_where_it_is_made(pages: ControlPages) -> N
     page.wait_for_selector("dialog", state="detached")
 
 
-def test_a_viewer_sees_tokens_and_no_act_or_secret(pages: ControlPages, skerry: Skerry) -> None:
+def test_a_viewer_sees_tokens_and_no_act_or_secret(pages: PlatformPages, skerry: Skerry) -> None:
     page = pages.open(pages.link(path="/console/tokens"))
     page.click("text=New token")
     page.fill("#field-name", "seen")
@@ -241,7 +224,7 @@ def test_a_viewer_sees_tokens_and_no_act_or_secret(pages: ControlPages, skerry: 
 @pytest.mark.parametrize("size", [WIDE, NARROW])
 @pytest.mark.parametrize("name", ["control", "tokens", "audit"])
 def test_no_rule_of_accessibility_is_broken(
-    pages: ControlPages, name: str, size: tuple[int, int], theme: str
+    pages: PlatformPages, name: str, size: tuple[int, int], theme: str
 ) -> None:
     axe = (npm_package("axe-core", "4.14.1") / "axe.min.js").read_text()
     page = pages.open(pages.link(path=f"/console/{name}"), size=size, theme=theme)

@@ -95,6 +95,13 @@ def test_other_regions_are_what_their_edges_say() -> None:
     assert regions["iad"].is_up is False
 
 
+def test_a_region_with_this_edge_alone_is_up() -> None:
+    known, state = world()
+    known.members, known.wires = {EDGE.id: EDGE}, {EDGE.id: Wire(EDGE.id)}
+    regions = {each.name: each for each in seen_fleet(known, state, PLACES).regions}
+    assert (regions["here"].nodes, regions["here"].is_up) == (0, True)
+
+
 def test_who_is_gone_is_forgotten() -> None:
     known, state = world()
     state.reported(known.wires["a"], known.members["a"], report(work=WORK))

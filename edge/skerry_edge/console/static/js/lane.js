@@ -94,7 +94,7 @@ export function lane({ body, model, note, history }) {
   const figures = Object.fromEntries(["First token", "Tokens/s", "Tokens", "Cached", "Cost"].map((name) => [name, h("b", {}, "—")]));
   const foot = h("p", { class: "lane-note", role: "status" }, "Waiting for the first token…");
   const tools = h("div", { class: "calls" });
-  const me = { text: "", calls: [], id: "", failed: null, usage: null, stopped: false, body };
+  const me = { text: "", calls: [], id: "", failed: null, usage: null, stopped: false, moved: 0, body };
   const element = h("article", { class: "lane", "aria-label": `Answer of ${short(body.model)}` },
     h("header", {}, h("h2", {}, short(body.model)), h("span", { class: "mono" }, `seed ${body.seed}`),
       note && h("span", { class: "tag" }, note)),
@@ -104,7 +104,7 @@ export function lane({ body, model, note, history }) {
     foot);
 
   const began = performance.now();
-  let first = 0, last = began, steps = 0, moved = 0;
+  let first = 0, last = began, steps = 0;
 
   function step(now) {
     if (!first) {
@@ -152,7 +152,7 @@ export function lane({ body, model, note, history }) {
     me.id = reply.headers.get("cf-ai-req-id") ?? "";
     for await (const event of events(reply)) {
       if (event.comment?.startsWith("x-skerry-explain")) {
-        moved++;
+        me.moved++;
         echo.mark();
         text(foot, "A node was lost, or gave the stream up. Another one goes on with the same tokens.");
       }
@@ -165,7 +165,7 @@ export function lane({ body, model, note, history }) {
     if (me.stopped) return [`Stopped after ${count(steps)} steps. The engine's work ended with it.`];
     if (me.failed) return [state("down", me.failed.message)];
     const link = h("a", { href: `/console/requests/${me.id}` }, "what it did");
-    const how = moved ? `It moved ${moved === 1 ? "once" : `${moved} times`}: ${count(made)} tokens, none twice and none missing.`
+    const how = me.moved ? `It moved ${times(me.moved)}: ${count(made)} tokens, none twice and none missing.`
       : `Done: ${count(made)} tokens, finish reason “${me.reason ?? "none"}”.`;
     return [state("ready", how), me.id && traced() ? [" ", link] : ""];
   }
@@ -181,5 +181,8 @@ export function lane({ body, model, note, history }) {
   });
   return { element, promise, say: (...words) => foot.replaceChildren(...words), stop: () => stopper.abort() };
 }
+
+/** How often, in words. */
+export const times = (number) => (number === 1 ? "once" : `${number} times`);
 
 const traced = () => document.querySelector('.nav [data-page="requests"]') !== null;

@@ -3,7 +3,7 @@ import { $, attr, copyButton, h, icon, notice, short, state, text } from "../dom
 import { me } from "../api.js";
 import { LANGUAGES, code } from "../code.js";
 import { embedding } from "../embedding.js";
-import { lane } from "../lane.js";
+import { lane, times } from "../lane.js";
 
 const QUESTION = "Why is the sky blue?"; // so that the first answer is one click away
 const SCHEMA = {
@@ -244,7 +244,7 @@ export function mount(main) {
     made.promise.then((result) => {
       if (result.failed || result.stopped || former.stopped) return;
       const same = result.text === former.text && JSON.stringify(result.calls.map((each) => each.function)) === JSON.stringify(former.calls.map((each) => each.function));
-      made.say(state(same ? "ready" : "degraded", same ? "Identical, character by character."
+      made.say(state(same ? "ready" : "degraded", same ? `Identical, character by character.${result.moved ? ` It moved ${times(result.moved)}.` : ""}`
         : "Not the same: a node on the way computes by another numeric build, or is best-effort."));
     });
     buttons();
