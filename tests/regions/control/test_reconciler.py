@@ -40,6 +40,7 @@ from skerry_regions.control.planning.launcher import (
 from skerry_regions.control.planning.wanted import ModelState
 from skerry_regions.control.reconcile.commands import edge_command
 from skerry_regions.control.reconcile.reconciler import Reconciler
+from skerry_regions.process.launch_folder import Slot
 from skerry_regions.registry import Member
 from skerry_regions.topology.loading import parse_topology
 
@@ -253,8 +254,15 @@ async def test_a_new_spec_rolls_without_fewer_ready_nodes(world: World) -> None:
     assert len(world.machine.running) == 3
 
 
-async def test_a_node_that_is_to_drain_has_a_ready_successor_first(world: World) -> None:
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_a_node_that_is_to_drain_has_a_ready_successor_first(
+    world: World, elsewhere: bool
+) -> None:
     await world.steps(2)
+    if elsewhere:  # where another machine's process may have the same pid
+        for id in ("fra-decode-0", "fra-decode-1"):
+            world.machine.become(id, pid=77, slot=Slot(cpus=1))
+        await world.reconciler.step()
     assert world.reconciler.drain("fra-decode-0").streams == 0
     await world.reconciler.step()
     assert world.machine.started[3:] == ["fra-decode-2"]

@@ -185,14 +185,12 @@ class Observation:
     ended: tuple[Ended, ...] = ()
     members: tuple[Member, ...] = ()  # as they describe themselves, of all machines
 
-    def without_fingerprint(self, pids: Collection[int]) -> Observation:
-        """Return it with processes that are made of nothing that is wanted."""
-        if not pids:
+    def without_fingerprint(self, starts: Collection[tuple[str, int]]) -> Observation:
+        """Return it with processes, by id and pid, that are made of nothing that is wanted."""
+        if not starts:
             return self
         running = {
-            id: replace(process, fingerprint="")
-            if process.pid in pids and process.slot is None  # a pid of another machine says nothing
-            else process
+            id: replace(process, fingerprint="") if (id, process.pid) in starts else process
             for id, process in self.running.items()
         }
         return replace(self, running=running)

@@ -104,7 +104,7 @@ class Reconciler:
         self.num_errors = 0  # looks that failed
         self._looked_at = self._clock()
         self._ending_at: float | None = None
-        self._outdated: set[int] = set()  # pids of processes that are to be replaced
+        self._outdated = set[tuple[str, int]]()  # ids and pids of what is to be replaced
         self._first_start = first_start  # of whoever waits until all is ready
 
     # --- what others see -------------------------------------------------------------------------
@@ -158,13 +158,13 @@ class Reconciler:
     def renew_edges(self) -> None:
         """Have a successor for every edge, which reads all again; streams finish where they are."""
         running = self._observation.running.values()
-        self._outdated = {process.pid for process in running if process.kind == "edge"}
+        self._outdated = {(each.id, each.pid) for each in running if each.kind == "edge"}
         self._wake.set()
 
     def drain(self, id: str) -> NodeView:
         """Replace a process: when its successor is ready, it drains. Raises ControlError."""
         view = drainable(self.nodes(), self._observation.running, id)
-        self._outdated.add(view.pid)
+        self._outdated.add((view.id, view.pid))
         self._wake.set()
         return view
 
@@ -181,7 +181,7 @@ class Reconciler:
         """Look once, and do what there is to do."""
         desired = self._store.desired
         self._observation = (await self._launcher.list()).without_fingerprint(self._outdated)
-        self._outdated &= {process.pid for process in self._observation.running.values()}
+        self._outdated &= {(each.id, each.pid) for each in self._observation.running.values()}
         self._joined = self._joined_of(self._observation.members)
         for ended in self._observation.ended:
             await self._take_end(ended)
