@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from skerry_cli.arguments import (
@@ -125,21 +126,21 @@ def ray_cluster(text: str) -> tuple[str, str]:
     return region, address
 
 
-def _ray_problem(args: argparse.Namespace) -> str:
+def ray_problem(clusters: Sequence[tuple[str, str]]) -> str:
     """Return why Ray cannot be used as it is installed and configured here; empty if it can."""
-    if not args.ray:
+    if not clusters:
         return ""
     if importlib.util.find_spec("ray") is None:
         return "--ray needs Ray: `pip install '.[ray]'` in Skerry's repository first"
     if os.environ.get(AUTH_VARIABLE) != "token":
         return f"--ray: {AUTH_VARIABLE} has to be `token`, here and on all machines of the cluster"
-    if len({region for region, _ in args.ray}) < len(args.ray):
+    if len({region for region, _ in clusters}) < len(clusters):
         return "--ray: a region has one cluster"
     return ""
 
 
 def start(args: argparse.Namespace) -> int:
-    if why := _ray_problem(args):
+    if why := ray_problem(args.ray):
         return complain(why)
     if is_half_tls(args):
         return complain("--tls-cert and --tls-key belong together")

@@ -37,6 +37,7 @@ POOL = {"region": "fra", "role": "hybrid", "model": MODEL, "runner": "toy", "thr
         "launcher": "ray", "file_tier": "none", "kv_blocks": 256}  # fmt: skip
 BACK_SECONDS = 3.0  # of its process: from then on it starts as any other
 AWAY_SECONDS = 60.0
+NOTICE_SECONDS = 3.0  # in which edges read the registry, and streams that began before end
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +96,12 @@ class RayPlatform(HostedPlatform):
         self.client.patch("pools/fra-many", replicas=replicas)
         until(lambda: self.ready() == replicas and len(self.pids()) == replicas)
         return self.pids()
+
+    def streams(self, machine: str, id: str) -> int:
+        """How many a node has ended for edges, by its log on a machine."""
+        log = (self.folder / machine / "home" / "logs" / f"{id}.log").read_text()
+        ended = [line for line in log.splitlines() if "stream ended" in line]
+        return sum('"request_id":"canary"' not in line for line in ended)
 
     def drivers(self) -> list[int]:
         return [*processes("reconcile.ray.driver", self.cluster.address)]
@@ -205,8 +212,10 @@ def test_of_a_name_whose_raylet_is_frozen_never_two_are_routed_to(platform: RayP
         successor = platform.member(name)
         both_run = is_alive(pid)
         assert successor.incarnation > held.incarnation
-        num_answers = len(answers)
+        time.sleep(NOTICE_SECONDS)
+        num_answers, num_streams = len(answers), platform.streams(victim, name)
         until(lambda: len(answers) > num_answers + 20)
+        assert platform.streams(victim, name) == num_streams, "it is sent none any more"
         os.kill(frozen, signal.SIGCONT)
         until(lambda: not is_alive(pid))
         until(lambda: platform.ready() == 2)

@@ -137,9 +137,9 @@ def connect(address: str, namespace: str) -> RayDriver:
     check_address(host)
     if os.environ.get(AUTH_VARIABLE) != "token":
         raise Exposed(f"{AUTH_VARIABLE} is not token: Ray would do what anybody tells it")
+    check_listeners()
     ray = importlib.import_module("ray")
     ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level="ERROR")
-    check_listeners()
     return RayDriver(ray)
 
 
@@ -148,7 +148,7 @@ def main(address: str, namespace: str, descriptor: str) -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     with socket.socket(fileno=int(descriptor)) as line, line.makefile("rwb") as stream:
         line.set_inheritable(False)
-        driver: RayDriver | None = None
+        driver, told = None, ""
         while data := stream.readline(MAX_LINE):
             orders = msgspec.json.decode(data, type=RayOrders)
             if orders.version != VERSION:
@@ -156,9 +156,11 @@ def main(address: str, namespace: str, descriptor: str) -> None:
             try:
                 driver = driver or connect(address, namespace)
                 report = driver.follow(orders)
-            except Exception as error:  # of many kinds that Ray raises, and of its core's
-                logger.exception("nothing can be said of the cluster at %s", address)
-                report = RayReport(away=f"{type(error).__name__}: {error}"[:1024])
+                told = ""
+            except Exception as error:  # of many kinds, Ray's and its core's
+                if told != (told := f"{type(error).__name__}: {error}"[:1024]):
+                    logger.exception("nothing can be said of the cluster at %s", address)
+                report = RayReport(away=told)
             stream.write(msgspec.json.encode(report) + b"\n")
             stream.flush()
 

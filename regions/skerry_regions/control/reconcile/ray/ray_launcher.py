@@ -40,8 +40,10 @@ from skerry_regions.registry import Member
 
 DRIVER = (sys.executable, "-m", "skerry_regions.control.reconcile.ray.driver")
 REPORT_SECONDS = 0.25  # between two reports …
-ORDER_SECONDS = 0.05  # … and while orders have not been followed
-ANSWER_SECONDS = 60.0  # in which a driver reports: the first time it connects
+ORDER_SECONDS = 0.05  # … while orders have not been followed …
+AWAY_SECONDS = 2.0  # … and while the cluster is away
+CONNECT_SECONDS = 60.0  # in which a driver reports for the first time …
+ANSWER_SECONDS = 10.0  # … and from then on
 FIRST_SECONDS = 10.0  # that clusters have to report for the first time
 RESTARTS = RestartPolicy(first=0.5, most=10.0)  # of a driver
 
@@ -73,16 +75,17 @@ class RayLauncher:
         self._highest: dict[str, int] = {}  # incarnation of each name
         self._wakes = {region: asyncio.Event() for region in clusters}
         self._reported = {region: asyncio.Event() for region in clusters}
+        self._first_until = asyncio.get_running_loop().time() + FIRST_SECONDS
         self._tasks = [
             asyncio.create_task(self._follow(region, address), name=f"Ray of {region}")
             for region, address in clusters.items()
         ]
 
     async def list(self) -> Observation:
-        for reported in self._reported.values():  # or what runs is started a second time
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(reported.wait(), FIRST_SECONDS)
-            reported.set()
+        with contextlib.suppress(TimeoutError):  # what is not known yet would seem gone
+            async with asyncio.timeout_at(self._first_until):
+                for reported in self._reported.values():
+                    await reported.wait()
         members, now = {each.id: each for each in self._members()}, time.monotonic()
         running, ended = dict[str, RunningProcess](), list[Ended]()
         for cluster in self._clusters.values():
@@ -135,7 +138,7 @@ class RayLauncher:
             try:
                 await self._drive(cluster, address)
             except (OSError, EOFError, ValueError, msgspec.DecodeError) as error:
-                cluster.away = f"its driver ended: {error or type(error).__name__}"
+                cluster.away = f"its driver ended: {str(error) or type(error).__name__}"
                 logger.warning("Ray of %s: %s", region, cluster.away)
             await asyncio.sleep(backoff.failed(time.monotonic() - began))
 
@@ -153,19 +156,25 @@ class RayLauncher:
         try:
             reader, writer = await asyncio.open_connection(sock=ours, limit=MAX_LINE)
             with contextlib.closing(writer):
+                patience = CONNECT_SECONDS
                 while True:
-                    await self._exchange(cluster, reader, writer)
+                    await self._exchange(cluster, reader, writer, patience)
+                    patience = ANSWER_SECONDS
         finally:
             signal_child(child, signal.SIGKILL)
             await child.wait()
 
     async def _exchange(
-        self, cluster: ClusterPicture, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        cluster: ClusterPicture,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        patience: float,
     ) -> None:
         wake, away, before = self._wakes[cluster.region], cluster.away, cluster.names
         wake.clear()
         writer.write(msgspec.json.encode(cluster.orders()) + b"\n")
-        async with asyncio.timeout(ANSWER_SECONDS):
+        async with asyncio.timeout(patience):
             line = await reader.readline()
         if not line.endswith(b"\n"):
             raise EOFError("its line was closed")
@@ -179,8 +188,9 @@ class RayLauncher:
         if cluster.ended or cluster.names != before:
             self._changed()
         is_idle = cluster.orders() == RayOrders(term=cluster.term)
+        pause = REPORT_SECONDS if is_idle else ORDER_SECONDS
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(wake.wait(), REPORT_SECONDS if is_idle else ORDER_SECONDS)
+            await asyncio.wait_for(wake.wait(), AWAY_SECONDS if cluster.away else pause)
 
     def _with(self, id: str) -> Iterator[ClusterPicture]:
         """Yield the clusters that have a name, as something is to end. Raises Deposed."""
