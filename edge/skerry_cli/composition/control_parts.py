@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from msgspec.structs import replace
 from starlette.types import ASGIApp
@@ -15,7 +15,7 @@ from skerry.errors import Unavailable
 from skerry_cli.home.edge_tokens import caller_of
 from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.parts import credentials
-from skerry_cli.home.shared.settings import shared_settings, token_store
+from skerry_cli.home.shared.settings import share_edits, shared_settings, token_store
 from skerry_cli.home.shared_state import keep_state
 from skerry_cli.home.state import Home, read_config, write_config
 from skerry_edge.console.control_console import ControlConsole
@@ -30,18 +30,40 @@ from skerry_regions.control.desired.views import AnswerDns, DnsQuestion
 from skerry_regions.control.dns.checks import MISSING
 from skerry_regions.control.errors import Busy, Conflict
 from skerry_regions.control.planning.zone_contents import ZoneBook
+from skerry_regions.control.reconcile.model_manager import ModelManager
+from skerry_regions.control.reconcile.models import ModelBook
 from skerry_regions.control.reconcile.reconciler import Reconciler
 from skerry_regions.models.catalog import ModelSpec
 from skerry_regions.models.model_files import ModelFiles
+from skerry_regions.models.pulling import Checks
 from skerry_regions.process.launch_folder import LaunchFolder
 from skerry_regions.spec_types import ConsoleMode
 
 
-def check_model(spec: ModelSpec, files: ModelFiles) -> None:
-    """Raise UnsupportedModel for files that the engine cannot open."""
-    from skerry_cli.composition.opening import check_opens  # with all of the engine's formats
+def model_book(home: Home, changed: Callable[[], None]) -> ModelBook:
+    """Return the models of a home, of which edits are shared as those of commands are. Raises
+    CatalogError."""
 
-    check_opens(files.weights, spec.task)
+    def checks() -> Checks:
+        from skerry_cli.composition.opening import CHECKS  # with all of the engine's formats
+
+        return CHECKS
+
+    return ModelBook(home.root, changed, checks, lambda: share_edits(home, os.environ))
+
+
+def managed(models: ModelBook, environ: Mapping[str, str]) -> ModelManager:
+    """Return the models as operators manage them: files may be added from the folders that
+    SKERRY_MODEL_FOLDERS names, with `:` between."""
+
+    def takes(spec: ModelSpec, files: ModelFiles) -> dict[str, Any]:
+        from skerry_cli.composition.loading import footprint
+
+        return footprint(spec, files)
+
+    named = environ.get("SKERRY_MODEL_FOLDERS", "").split(os.pathsep)
+    folders = tuple(Path(each).expanduser() for each in named if each)
+    return ModelManager(models, takes=takes, folders=folders)
 
 
 def authentication(tokens: TokenStore, logins: Logins, account_id: str) -> Authenticate:

@@ -1,23 +1,26 @@
-"""Models onto the engines and encoders of this process. Runs on a thread."""
+"""Models onto the engines and encoders of this process, and what one takes. Runs on a thread."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from skerry_cli.composition.opening import decoder_config
+from skerry_cli.composition.opening import decoder_config, encoder_network
 from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.machine import free_memory
-from skerry_cli.home.memory import MemoryNeed, MemoryTooSmall, plan_blocks
+from skerry_cli.home.memory import BLOCK_TOKENS, MemoryNeed, MemoryTooSmall, plan_blocks
 from skerry_cli.home.parts import InstalledModel
 from skerry_cli.home.state import Home
 from skerry_cli.report import StartReporter
 from skerry_core.config import ConfigError, KVFormat, ModelConfig
 from skerry_core.encoder.encoder import Encoder
 from skerry_core.engine.engine import Engine
+from skerry_core.runners.packing.packed import packed_bytes
 from skerry_core.weights.tensors import WeightsError
+from skerry_regions.models.catalog import ModelSpec
+from skerry_regions.models.model_files import ModelFiles
 from skerry_regions.models.problems import LeftOut, UnsupportedModel, left_out_by
 from skerry_regions.node.engines import FileTierOptions, open_encoder, open_engine
 
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
     from skerry_cli.composition.compose import UpOptions
 
 NODE_ID = "node-1"
+OVERHEAD = 300 << 20  # bytes of a process besides weights and KV
+CONTEXTS = (2048, 8192, 32_768, 131_072)  # tokens; and the model's own
+STREAMS = (1, 8, 32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,3 +134,35 @@ def block_bytes(config: ModelConfig) -> int:
     return KVFormat(
         num_layers=config.num_layers, num_kv_heads=config.num_kv_heads, head_dim=config.head_dim
     ).block_bytes
+
+
+def footprint(spec: ModelSpec, files: ModelFiles) -> dict[str, Any]:
+    """Return bytes on the `numba` runner, as it keeps weights by itself. Raises
+    `UnsupportedModel`."""
+    disk = {"disk": spec.size}
+    if spec.is_encoder:
+        return {**disk, "weights": encoder_network(files.weights).packed_bytes}
+    weights = packed_bytes(files.weights)
+    per_token = block_bytes(decoder_config(files.weights)) // BLOCK_TOKENS
+    contexts = sorted({min(each, spec.context_window) for each in (*CONTEXTS, spec.context_window)})
+    needed = [
+        {
+            "context": context,
+            **{
+                f"{streams} streams" if streams > 1 else "1 stream": weights
+                + OVERHEAD
+                + per_token * context * streams
+                for streams in STREAMS
+            },
+        }
+        for context in contexts
+    ]
+    free = free_memory()
+    return {
+        **disk,
+        "weights": weights,
+        "kv_per_token": per_token,
+        "needed": needed,
+        "free": free,
+        "fits": None if free is None else weights + OVERHEAD + per_token * contexts[0] <= free,
+    }

@@ -24,9 +24,10 @@ from skerry_cli.composition.configured import following_issuers
 from skerry_cli.composition.control_parts import (
     account_of,
     authentication,
-    check_model,
     dns_answers,
     edge_url_of,
+    managed,
+    model_book,
     platform_tokens,
     read_wanted,
     ready_regions,
@@ -70,7 +71,6 @@ from skerry_regions.control.planning.zone_contents import ZoneBook
 from skerry_regions.control.reconcile.control_metrics import ControlMetrics
 from skerry_regions.control.reconcile.first_start import FirstStart
 from skerry_regions.control.reconcile.launchers import Launchers
-from skerry_regions.control.reconcile.models import ModelBook
 from skerry_regions.control.reconcile.processes import ProcessLauncher
 from skerry_regions.control.reconcile.ray.ray_launcher import RayLauncher
 from skerry_regions.control.reconcile.reconciler import Reconciler
@@ -187,7 +187,7 @@ async def _serve(
         except ControlError as error:
             raise CannotStart(str(error)) from None
         wake = asyncio.Event()
-        models = ModelBook(home.root, wake.set, check_model)
+        models = model_book(home, wake.set)
         stack.push_async_callback(models.close)
         term = store.next_term(above=LaunchFolder.of_control(home.root).term)
         launcher = ProcessLauncher(
@@ -250,7 +250,7 @@ async def _serve(
             observer=reconciler,
             zones=zones,
             answer_dns=dns_answers(store, zones, lambda: ready_regions(reconciler)),
-            model_problem=models.problem,
+            models=managed(models, os.environ),
             authenticate=authentication(tokens, logins, account_id),
             denials=Denials(store, time.monotonic),
             account_id=account_id,

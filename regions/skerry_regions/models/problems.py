@@ -3,6 +3,7 @@
 ModelProblem
 ├── ModelNotInstalled   its files were never fetched, or from elsewhere
 ├── PullError           they could not be fetched
+│   └── PullCancelled   nobody wants them any more
 ├── ModelCorrupt        they are not those of the catalog: missing, cut, changed
 └── UnsupportedModel    they are whole, but of a kind that cannot be served
 """
@@ -31,6 +32,12 @@ class PullError(ModelProblem):
     """The files could not be fetched; the message says what to do next."""
 
     reason = "it could not be downloaded"
+
+
+class PullCancelled(PullError):
+    """Whoever wanted it does not any more."""
+
+    reason = "its download was cancelled"
 
 
 class ModelCorrupt(ModelProblem):

@@ -222,7 +222,7 @@ def test_a_viewer_sees_tokens_and_no_act_or_secret(pages: PlatformPages, skerry:
 
 @pytest.mark.parametrize("theme", ["dark", "light"])
 @pytest.mark.parametrize("size", [WIDE, NARROW])
-@pytest.mark.parametrize("name", ["control", "tokens", "audit"])
+@pytest.mark.parametrize("name", ["control", "stock", "tokens", "audit"])
 def test_no_rule_of_accessibility_is_broken(
     pages: PlatformPages, name: str, size: tuple[int, int], theme: str
 ) -> None:

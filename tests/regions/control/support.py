@@ -31,6 +31,8 @@ from skerry_regions.control.machines.joining import Joining, OwnMachine
 from skerry_regions.control.planning.zone_contents import ZoneBook
 from skerry_regions.control.reconcile.control_metrics import ControlMetrics
 from skerry_regions.control.reconcile.failures import Failures
+from skerry_regions.control.reconcile.model_manager import ModelManager
+from skerry_regions.control.reconcile.models import ModelBook
 from skerry_regions.control.reconcile.scraping import Monitoring
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
 from skerry_regions.registry import Member
@@ -144,6 +146,7 @@ class Api:
             "admin": caller("token-1", "operator"),
             "nobody": caller("token-2", None),
         }
+        self.models = ModelBook(folder / "home", self._changed)
         zones = ZoneBook(self.store)
         self.seer = Unseeing()
         self.control = Control(
@@ -154,7 +157,7 @@ class Api:
             denials=Denials(self.store, self.clock),
             zones=zones,
             answer_dns=ZoneAnswers(self.store, zones, lambda: self.ready_regions),
-            model_problem=_model_problem,
+            models=ModelManager(self.models, folders=(folder / "files",)),
             account_id=ACCOUNT,
             hosts=frozenset({"control"}),
             changed=self._changed,
@@ -180,6 +183,7 @@ class Api:
 
     async def close(self) -> None:
         await self.http.aclose()
+        await self.models.close()
         assert self.control.joining is not None
         self.control.joining.registry.close()
         self.store.close()
@@ -189,10 +193,6 @@ class Api:
 
     def _changed(self) -> None:
         self.num_changed += 1
-
-
-async def _model_problem(name: str) -> str:
-    return "" if name == MODEL else f"No such model: {name}."
 
 
 def _joining(folder: Path, store: Store) -> Joining:

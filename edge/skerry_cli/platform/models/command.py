@@ -5,7 +5,7 @@ from __future__ import annotations
 from skerry_cli.arguments import Commands, add_command
 from skerry_cli.platform.models.fetching import pull_models, verify_models
 from skerry_cli.platform.models.listing import list_models, show_model
-from skerry_cli.platform.models.own import add_own, compress_model, remove_models
+from skerry_cli.platform.models.own import add_models, compress_model, remove_models
 from skerry_cli.platform.models.shared import guarded
 
 
@@ -77,7 +77,7 @@ def register(commands: Commands) -> None:
     add = add_command(
         actions,
         "add",
-        guarded(add_own),
+        guarded(add_models),
         help="serve a file of your own, or a model under another name",
         description=(
             "Add a GGUF file or a safetensors folder to the catalog; it is used where it lies.\n"

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import argparse
 import os
-import tempfile
 from pathlib import Path
 
-from skerry.errors import ModelNotFound
 from skerry_cli.home.shared.settings import share_edits
 from skerry_cli.home.state import Home
 from skerry_cli.output import complain, note, say
 from skerry_cli.platform.models.shared import (
     as_json,
     catalog_and_store,
+    engine_checks,
     installed_facts,
     progress_shown,
 )
-from skerry_regions.models.catalog_edits import add_model
-from skerry_regions.models.hub_catalog import HubCatalog
+from skerry_regions.models.catalog_edits import pull_model, what_to_pull
 from skerry_regions.models.model_files import ModelFiles
-from skerry_regions.models.pulling import is_hub_name, resolve, wanted
-from skerry_regions.models.sources import Hub, Progress
+from skerry_regions.models.pulling import PullRequest
+from skerry_regions.models.sources import Progress
 
 
 def pull_models(args: argparse.Namespace) -> int:
@@ -35,38 +33,14 @@ def pull_models(args: argparse.Namespace) -> int:
 
 def _pull(name: str, id: str | None, progress: Progress) -> ModelFiles:
     """Install a model of the catalog, or find one on a hub and put it there."""
-    catalog, store = catalog_and_store()
-    is_plain = not is_hub_name(name) and ":" not in name
-    if is_plain and id is None:
-        try:
-            return store.pull(catalog.resolve(name), progress)
-        except ModelNotFound:
-            pass
-    from skerry_cli.composition.opening import CHECKS
-    from skerry_regions.models.hub import HubClient
-
     home = Home.from_environ(os.environ)
-    asked = wanted(name, HubCatalog.load(), id=id)
-    with (
-        tempfile.TemporaryDirectory(dir=_scratch(home), prefix="pull-") as folder,
-        HubClient(Hub.from_environ(os.environ)) as client,
-    ):
-        resolved = resolve(asked, client, CHECKS, store.blobs, Path(folder), progress)
-        files = store.pull(resolved.spec, progress)
-    add_model(home.root, resolved.spec)
-    share_edits(home, os.environ)
-    if resolved.license:
-        note(f"{asked.id}: licence {resolved.license}, from {resolved.spec.source}")
-    for each in resolved.notes:
-        note(f"{asked.id}: {each}")
-    return files
-
-
-def _scratch(home: Home) -> Path:
-    """Return a folder on the disk of the models, so that files can be linked."""
-    folder = home.root / "models"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder
+    asked = what_to_pull(home.root, name, id)
+    pulled = pull_model(home.root, asked, engine_checks, progress)
+    if isinstance(asked, PullRequest):
+        share_edits(home, os.environ)
+    for each in pulled.notes:
+        note(f"{pulled.spec.id}: {each}")
+    return pulled.files
 
 
 def verify_models(args: argparse.Namespace) -> int:

@@ -77,7 +77,7 @@ def _show_takes(takes: dict[str, Any]) -> None:
 
 
 def _takes(spec: ModelSpec, files: ModelFiles) -> dict[str, Any]:
-    from skerry_cli.platform.models.footprint import footprint
+    from skerry_cli.composition.loading import footprint
 
     return footprint(spec, files)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import datetime
+import dataclasses
 import os
 from pathlib import Path
 
@@ -13,69 +13,48 @@ from skerry_cli.output import complain, say
 from skerry_cli.platform.models.shared import (
     as_json,
     catalog_and_store,
+    engine_checks,
     facts_of,
     installed_facts,
     progress_shown,
 )
 from skerry_regions.models.catalog import operator_catalog, packaged_ids
-from skerry_regions.models.catalog_edits import add_alias, add_model, remove_name
-from skerry_regions.models.local_model import describe
+from skerry_regions.models.catalog_edits import add_alias, add_own, check_new, remove_model
 
 
-def add_own(args: argparse.Namespace) -> int:
-    from skerry_cli.composition.opening import check_opens
-
-    catalog, store = catalog_and_store()
+def add_models(args: argparse.Namespace) -> int:
+    catalog, _ = catalog_and_store()
     home = Home.from_environ(os.environ)
-    if args.name in packaged_ids() and not args.replace:
-        return complain(
-            f"{args.name} comes with Skerry: choose another id, or give --replace to serve yours "
-            "in its place."
-        )
+    check_new(args.name, replaces=args.replace)
     path = Path(args.source).expanduser()
     if not path.exists():
         target = catalog.resolve(args.source)
-        file = add_alias(home.root, args.name, target.id)
+        add_alias(home.root, args.name, target.id)
         share_edits(home, os.environ)
-        say(as_json({"id": target.id, "alias": args.name}) if args.json else _added(args, file))
+        say(as_json({"id": target.id, "alias": args.name}) if args.json else _added(args, home))
         return 0
     with progress_shown() as progress:
-        spec = describe(
-            path, args.name, created=datetime.date.today(), progress=progress, check=check_opens
-        )
-        files = store.pull(spec, progress)
-    file = add_model(home.root, spec)
+        added = add_own(home.root, path, args.name, engine_checks, progress)
     share_edits(home, os.environ)
-    facts = {**facts_of(spec), "installed": installed_facts(files)}
-    say(as_json(facts) if args.json else _added(args, file))
+    facts = {**facts_of(added.spec), "installed": installed_facts(added.files)}
+    say(as_json(facts) if args.json else _added(args, home))
     return 0
 
 
-def _added(args: argparse.Namespace, file: Path) -> str:
-    return f"{args.name} is in {file}; serve it with `skerry up`."
+def _added(args: argparse.Namespace, home: Home) -> str:
+    return f"{args.name} is in {operator_catalog(home.root)}; serve it with `skerry up`."
 
 
 def remove_models(args: argparse.Namespace) -> int:
     home = Home.from_environ(os.environ)
     removed = []
     for name in args.model:
-        catalog, store = catalog_and_store()
-        spec = catalog.resolve(name)
-        file = remove_name(home.root, name)
-        is_alias = name != spec.id
-        if is_alias and file is None:
-            return complain(
-                f"{name} is another name of {spec.id}, given by the catalog's own entry: remove "
-                f"{spec.id}, or edit {operator_catalog(home.root)}."
-            )
-        had_files = not is_alias and store.remove(spec)
-        if file is None and not had_files:
-            return complain(f"{name} comes with Skerry and is not installed: nothing to remove.")
-        removed.append({"id": name, "from_catalog": file is not None, "from_disk": had_files})
-        if file is not None:
+        done = remove_model(home.root, name)
+        removed.append(dataclasses.asdict(done))
+        if done.from_catalog:
             share_edits(home, os.environ)
         if not args.json:
-            say(_removed(name, from_catalog=file is not None, comes_along=name in packaged_ids()))
+            say(_removed(name, from_catalog=done.from_catalog, comes_along=name in packaged_ids()))
     if args.json:
         say(as_json(removed))
     return 0

@@ -19,6 +19,7 @@ from skerry_cli.report import Bars, Lines
 from skerry_regions.models.catalog import Catalog, CatalogError, ModelSpec
 from skerry_regions.models.model_files import ModelFiles
 from skerry_regions.models.problems import ModelProblem
+from skerry_regions.models.pulling import Checks
 from skerry_regions.models.sources import Hub, Progress
 from skerry_regions.models.store import ModelStore
 
@@ -37,6 +38,13 @@ def guarded(
             return complain(str(error))
 
     return run
+
+
+def engine_checks() -> Checks:
+    """Return what the engine says of models. Imports all of its formats."""
+    from skerry_cli.composition.opening import CHECKS
+
+    return CHECKS
 
 
 def catalog_and_store() -> tuple[Catalog, ModelStore]:

@@ -16,6 +16,7 @@ from skerry_regions.control.api import (
     dns_routes,
     history_routes,
     machine_routes,
+    model_routes,
     monitoring,
     platform,
     terraform_routes,
@@ -23,6 +24,7 @@ from skerry_regions.control.api import (
 from skerry_regions.control.api.access import LIST, MINT, OBSERVE, OPERATE
 from skerry_regions.control.api.api_tokens import ApiTokens, Rotation
 from skerry_regions.control.api.described import (
+    AFTER_ID,
     AFTER_SEQUENCE,
     BEFORE,
     ID,
@@ -43,7 +45,14 @@ from skerry_regions.control.desired.history import RevisionEntry
 from skerry_regions.control.desired.resources import API_TOKEN, KINDS, ResourceKind
 from skerry_regions.control.desired.revisions import Applied
 from skerry_regions.control.desired.store import AuditEntry, EventEntry
-from skerry_regions.control.desired.views import DnsAnswer, NodeView, PlatformStatus
+from skerry_regions.control.desired.views import (
+    DnsAnswer,
+    ModelJob,
+    ModelRequest,
+    ModelView,
+    NodeView,
+    PlatformStatus,
+)
 from skerry_regions.control.machines.host import MachineView
 from skerry_regions.control.machines.join_tokens import JoinToken, JoinTokenSpec
 from skerry_regions.control.reconcile.scraping import ScrapeGroup
@@ -213,6 +222,32 @@ OPERATIONS: tuple[Operation, ...] = (
     operation(
         "DELETE", f"{PREFIX}/machines/{{id}}", machine_routes.revoke_machine, "revokeMachine",
         "Shut one out", {200: MachineView}, ID,
+    ),
+    page(
+        "/models", model_routes.list_models, "listModels", "Models that this machine knows",
+        ModelView, AFTER_ID, OBSERVE,
+        parameter("known", "query", TEXT, "`1`: also those that a hub has."),
+    ),
+    operation(
+        "POST", f"{PREFIX}/models", model_routes.install, "installModel",
+        "Have a model: fetch it, or enter what is there", {202: ModelJob},
+        body={JSON: ModelRequest},
+    ),
+    operation(
+        "GET", f"{PREFIX}/models/{{id:path}}", model_routes.get_model, "getModel",
+        "Read one, with what it takes of memory", {200: ModelView}, ID,
+    ),
+    operation(
+        "DELETE", f"{PREFIX}/models/{{id:path}}", model_routes.remove_model, "removeModel",
+        "Take one out, and delete what was downloaded", {204: None}, ID,
+    ),
+    page(
+        "/model_jobs", model_routes.list_jobs, "listModelJobs", "What is being installed, and was",
+        ModelJob,
+    ),
+    operation(
+        "DELETE", f"{PREFIX}/model_jobs/{{id}}", model_routes.cancel_job, "cancelModelJob",
+        "Have one end: what has arrived is kept for the next", {202: ModelJob}, ID,
     ),
     *(
         operation(

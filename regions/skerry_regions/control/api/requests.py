@@ -19,6 +19,7 @@ from skerry_regions.control.desired.views import AnswerDns, Observer
 from skerry_regions.control.errors import ControlError, Malformed, Misdirected, TooLarge
 from skerry_regions.control.machines.joining import Joining
 from skerry_regions.control.planning.zone_contents import ZoneBook
+from skerry_regions.control.reconcile.model_manager import ModelManager
 from skerry_regions.control.reconcile.scraping import Monitoring
 from skerry_regions.known_hosts import host_of, is_known_host
 
@@ -41,8 +42,7 @@ class Control:
     denials: Denials
     zones: ZoneBook
     answer_dns: AnswerDns
-    model_problem: Callable[[str], Awaitable[str]]
-    """Why no catalog has the model of an id or alias; empty for one that can be had."""
+    models: ModelManager
     account_id: str  # of the platform
     hosts: frozenset[str] = frozenset()  # that it answers to, beside loopback's and its address
     changed: Callable[[], None]  # called on the event loop after each write

@@ -134,6 +134,6 @@ async def validate(request: Request) -> Response:
         field = "spec" if error.field is None else f"spec.{error.field}"
         raise Invalid(error.message, field=field) from None
     model = planned.spec.get("model")
-    if kind in (POOL, DEPLOYMENT) and model and (problem := await control.model_problem(model)):
+    if kind in (POOL, DEPLOYMENT) and model and (problem := await control.models.problem(model)):
         raise Invalid(problem, field="spec.model")
     return Response(status_code=204)

@@ -76,7 +76,8 @@ class PublishedTokens:
         return record.id in known and not self._tokens.is_published(record.id)
 
     def _publish(self, record: Record, digest: str | None, caps: object, known: str | None) -> None:
-        """`caps` are those that were set since it was made; `known` is what edges know."""
+        """Have edges know a token. `caps` are those that were set since it was made; `known` is
+        what they know."""
         if digest is None or not isinstance(record.spec, ApiTokenSpec):
             return  # it was forgotten this moment
         present = digest if caps is None else f"{digest} {caps}"

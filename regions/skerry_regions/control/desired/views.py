@@ -5,14 +5,15 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from skerry_regions.control.desired.desired import Record
 from skerry_regions.control.desired.resources import Resource, RoleName, Status
 from skerry_regions.control.desired.statuses import Metadata, Phase
+from skerry_regions.models.catalog import ModelId
 
 IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -58,6 +59,56 @@ class PlatformStatus(Struct, frozen=True, kw_only=True):
     account_id: str
     regions: list[RegionOverview]
     failing: list[ResourceFailure]
+
+
+ModelAction = Literal["pull", "add"]
+ModelViewState = Literal["installed", "installing", "absent", "failed"]
+
+
+class ModelJob(Struct, frozen=True, kw_only=True):
+    """The installation of a model on the control plane's machine: how far it is, or how it ended.
+
+    Times are RFC 3339, UTC.
+    """
+
+    id: str
+    action: ModelAction
+    model: str  # id of the catalog, now or once it is done
+    actor: str  # who wanted it; `skerry`: a pool does
+    state: Literal["running", "cancelling", "done", "failed", "cancelled"] = "running"
+    doing: str = ""  # the step that it is at
+    share: float = 0.0  # of that step, 0 to 1
+    num_bytes: int | None = None  # of that step
+    message: str = ""  # what it failed with; what is worth knowing of what it did
+    started_at: str
+    ended_at: str | None = None
+
+
+class ModelView(Struct, frozen=True, kw_only=True):
+    """A model that the control plane's machine knows."""
+
+    id: str
+    aliases: tuple[str, ...] = ()
+    task: str
+    context_window: int  # tokens
+    num_bytes: int | None = None  # of its files; None: known once it is looked up on the hub
+    source: str
+    state: ModelViewState
+    message: str = ""  # what it failed with
+    is_own: bool = False  # entered on this machine: it can be taken out
+    wanted_by: tuple[str, ...] = ()  # ids of pools
+    takes: dict[str, Any] | None = None  # of memory, read of one alone: as `skerry models show`
+
+
+class ModelRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A model that is to be had: fetched (`pull`), or entered as it is there (`add`)."""
+
+    source: Annotated[str, Meta(min_length=1, max_length=1024)]
+    """To pull: an id, or `hf:OWNER/REPOSITORY[@REVISION][:FILE]`. To add: the id of another model,
+    or the absolute path of a file or folder."""
+    name: ModelId | None = None  # to serve it under
+    action: ModelAction = "pull"
+    replace: bool = False  # also a model that comes with Skerry
 
 
 class DnsQuestion(Struct, frozen=True, kw_only=True):

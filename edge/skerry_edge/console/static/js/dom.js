@@ -48,6 +48,7 @@ const PATHS = {
   usage: "M4 20V10h4v10zM10 20V4h4v16zM16 20v-7h4v7z",
   batches: "M4 4h16v4H4zM4 10h16v4H4zM4 16h9v4H4z",
   control: "M12 3v18M3 12h18M6 6l12 12M18 6L6 18M12 8a4 4 0 1 1 0 8 4 4 0 0 1 0-8z",
+  stock: "M12 3v11M8 10l4 4 4-4M4 15v5h16v-5",
   tokens: "M9 8a4 4 0 1 1-3 7 4 4 0 0 1 3-7zM12 12h9v4M17 12v3",
   audit: "M6 3h12v18H6zM9 8h6M9 12h6M9 16h4",
   docs: "M12 6c-3-2-6-2-9-1v14c3-1 6-1 9 1 3-2 6-2 9-1V5c-3-1-6-1-9 1zM12 6v14",
@@ -68,6 +69,12 @@ export function ms(value) {
   if (value >= 9995) return `${(value / 1000).toFixed(1)} s`;
   if (value >= 1000) return `${(value / 1000).toFixed(2)} s`;
   return value >= 9.95 ? `${Math.round(value)} ms` : `${value.toFixed(1)} ms`;
+}
+
+const UNITS = ["B", "kB", "MB", "GB", "TB"];
+export function bytes(value) {
+  const power = value < 1 ? 0 : Math.min(4, Math.floor(Math.log10(value) / 3));
+  return `${(value / 1000 ** power).toPrecision(3)} ${UNITS[power]}`;
 }
 
 export const clock = (seconds) => new Date(seconds * 1000).toISOString().slice(11, 19);

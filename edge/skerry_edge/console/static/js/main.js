@@ -10,6 +10,7 @@ const PAGES = [
   { id: "usage", name: "Usage & caps", key: "u", question: "Who spent what?" },
   { id: "batches", name: "Batches", key: "b", question: "What waits, and what came of it?" },
   { id: "control", site: "control", name: "Control plane", key: "c", question: "Is what runs what is wanted?" },
+  { id: "stock", site: "control", name: "Models", key: "m", question: "What is on this machine, and what does it take?" },
   { id: "tokens", site: "control", name: "API tokens", key: "t", question: "Who may do what, and for how much?" },
   { id: "audit", site: "control", name: "Audit", key: "a", question: "Who did what?" },
   // For whoever sees a console at all; the server renders it, so it is loaded as a whole.

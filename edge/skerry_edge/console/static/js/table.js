@@ -2,7 +2,7 @@
 import { attr, h, notice } from "./dom.js";
 import { me } from "./api.js";
 
-const WORDS = new Set(["State", "Role", "Model", "Region", "Of", "What is amiss", "Who", "Outcome", "What", "Status", "Ran at", "Scopes", "Models", "Stays in", "US$ at most", "Ends", "Until the first token", ""]); // columns that are no figures
+const WORDS = new Set(["State", "Role", "Model", "Region", "Of", "What is amiss", "Who", "Outcome", "What", "Status", "Ran at", "Step", "Wanted by", "Scopes", "Models", "Stays in", "US$ at most", "Ends", "Until the first token", ""]); // columns that are no figures
 
 /** Whether the login reads the platform; the page says what to do where it does not. */
 export function observes(main) {

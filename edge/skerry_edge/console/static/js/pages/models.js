@@ -1,5 +1,5 @@
 // Models that can be asked here: what they take and cost, and for the platform's people where they run.
-import { clock, copyButton, count, h, notice, short, state, text, visible } from "../dom.js";
+import { bytes, clock, copyButton, count, h, notice, short, state, text, visible } from "../dom.js";
 import { me } from "../api.js";
 import { follow } from "../live.js";
 
@@ -10,11 +10,6 @@ const COMMANDS = [
   ["Serve a file of your own", "skerry models add FILE --as @my/model"],
   ["Take one away, and what was downloaded", "skerry models remove ID"],
 ];
-
-function bytes(value) {
-  const units = ["B", "kB", "MB", "GB", "TB"], power = value < 1 ? 0 : Math.min(4, Math.floor(Math.log10(value) / 3));
-  return `${(value / 1000 ** power).toPrecision(3)} ${units[power]}`;
-}
 
 export function mount(main) {
   if (!me.models.length) {
@@ -49,7 +44,7 @@ export function mount(main) {
         h("thead", {}, h("tr", {}, names.map((name, place) => h("th", { scope: "col", class: place && place < names.length - 3 ? "num" : null }, name || h("span", { class: "vh" }, "Actions"))))),
         h("tbody", {}, rows.map((each) => each.element)))), none,
     h("section", { class: "commands", "aria-labelledby": "more-models" }, h("h2", { id: "more-models" }, "More models"),
-      h("p", { class: "hint" }, "Models are files of the platform's machines, so they come and go by commands there; what changed is served from the next start on."),
+      h("p", { class: "hint" }, "Models are files of the platform's machines, so they come and go by commands there, or at the control plane’s console; what changed is served from the next start on."),
       COMMANDS.map(([word, command]) => h("div", { class: "command" }, h("span", {}, word), h("code", { class: "cmd" }, command), copyButton(() => command)))));
 
   function soon() {
@@ -96,12 +91,6 @@ export function mount(main) {
     stop() {
       stop();
       cancelAnimationFrame(due);
-    },
-    key(event, isField) {
-      if (event.key === "/" && !isField) {
-        event.preventDefault();
-        filter.focus();
-      }
     },
   };
 }

@@ -1,0 +1,75 @@
+"""Models of the control plane's machine over HTTP: what is there, jobs that get more, removal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from skerry_regions.control.api.requests import (
+    actor_of,
+    body_of,
+    control_of,
+    json_answer,
+    page_answer,
+)
+from skerry_regions.control.desired.validation import converted, decode_object
+from skerry_regions.control.desired.views import ModelRequest
+
+
+async def list_models(request: Request) -> Response:
+    known = request.query_params.get("known", "") == "1"
+    models = await control_of(request).models.views(_wanted(request), known=known)
+    return page_answer(request, models)
+
+
+async def get_model(request: Request) -> Response:
+    models, name = control_of(request).models, request.path_params["id"]
+    return json_answer(await models.view(name, _wanted(request)))
+
+
+async def install(request: Request) -> Response:
+    """Begin a job that gets a model, and note who wanted it."""
+    asked: ModelRequest = converted(ModelRequest, decode_object(await body_of(request)))
+    job = await control_of(request).models.begin(asked, actor_of(request))
+    await _note(request, asked.action, job.model, {"source": [None, asked.source]})
+    return json_answer(job, 202)
+
+
+async def remove_model(request: Request) -> Response:
+    name = request.path_params["id"]
+    await control_of(request).models.remove(name, _wanted(request))
+    await _note(request, "delete", name, {})
+    return Response(status_code=204)
+
+
+async def list_jobs(request: Request) -> Response:
+    return page_answer(request, control_of(request).models.jobs())
+
+
+async def cancel_job(request: Request) -> Response:
+    models, id = control_of(request).models, request.path_params["id"]
+    job = models.cancel(id, _wanted(request))
+    await _note(request, "cancel", job.model, {})
+    return json_answer(job, 202)
+
+
+def _wanted(request: Request) -> Mapping[str, str]:
+    """Return the names of models that pools want, by the pools' ids."""
+    desired = control_of(request).store.desired
+    names = ((pool, desired.model_of(pool)) for pool in desired.pools())
+    return {pool: name for pool, name in names if name is not None}
+
+
+async def _note(request: Request, action: str, id: str, changes: Mapping[str, Any]) -> None:
+    """Write a line of the audit log."""
+    store, actor = control_of(request).store, actor_of(request)
+
+    def note() -> None:
+        with store.writing() as writing:
+            writing.audit(actor, action, "model", id, writing.desired.revision, changes)
+
+    await asyncio.to_thread(note)
