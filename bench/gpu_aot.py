@@ -3,8 +3,8 @@
 Compiles every kernel for a compute capability, as the runner launches it for Llama-3.1-8B, and
 prints registers, bytes that do not fit into them, shared memory and instructions. Fails when one
 needs more shared memory than there is; at 9.0, which the kernels are written for, also when one
-spills, or has more instructions than its budget: then it would be slower than when it was last
-looked at, and only a GPU could say by how much.
+spills, or has more instructions than its budget, in all or for each weight: then it would be slower
+than when it was last looked at, and only a GPU could say by how much.
 """
 
 from __future__ import annotations
@@ -44,12 +44,21 @@ BUDGETS = {
         "_rotate_and_store": 480, "_attend_split": 1536, "_merge_splits": 336,
         "_attend_whole": 1728, "_copy": 328, "_sum": 208,
     },
+    "weights in bf12": {
+        "_product_12": 1888, "_decode_12": 1296,
+    },
     "weights in fp8": {
         "_product_8": 552, "_product_fp8": 760,
     },
 }  # fmt: skip
 """Instructions of a kernel by what it is launched for, as Triton 3.7 compiles it for 9.0. What is
 launched in float32 has none: it may spill, since nothing is served so."""
+
+
+PER_WEIGHT = {"_product_12": 8.0}
+"""Instructions that a product may take for each weight of a decode step: an H200 issues 10.3 while
+the bytes of a weight of 12 bits arrive. What is outside of windows, one pair in 3,000, is a loop of
+its own and not counted."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -62,9 +71,19 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     os.environ["TRITON_INTERPRET"] = "0"  # before Triton is imported
     from bench.device.compiled_kernels import usages
+    from skerry_core.kernels.torch.lossless import TILE_OUTPUTS, TILE_WORDS
 
     table = Table(title=f"compute capability {options.capability / 10:.1f}")
-    for column in ("variant", "kernel", "registers", "spilled", "shared", "instructions", "budget"):
+    for column in (
+        "variant",
+        "kernel",
+        "registers",
+        "spilled",
+        "shared",
+        "instructions",
+        "budget",
+        "a weight",
+    ):
         table.add_column(column, justify="left" if column in ("variant", "kernel") else "right")
     faults = []
     for usage in usages(options.capability, options.only):
@@ -77,9 +96,14 @@ def main(arguments: list[str] | None = None) -> int:
             faults.append(f"{name} needs {usage.shared} bytes of shared memory")
         if budget is not None and usage.instructions > options.margin * budget:
             faults.append(f"{name} has {usage.instructions} instructions, its budget is {budget}")
+        most = PER_WEIGHT.get(usage.kernel) if is_judged and usage.threads == 32 else None
+        per_weight = usage.loop * usage.threads / (8 * TILE_OUTPUTS * TILE_WORDS)
+        if most is not None and per_weight > most:
+            faults.append(f"{name} takes {per_weight:.1f} instructions for a weight, not {most}")
         table.add_row(
             usage.variant, usage.kernel, *map(str, (usage.registers, usage.spilled, usage.shared)),
             str(usage.instructions), "" if budget is None else str(budget),
+            "" if most is None else f"{per_weight:.1f}",
         )  # fmt: skip
     console = Console(width=110)
     console.print(table)

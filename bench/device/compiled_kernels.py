@@ -22,6 +22,7 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver, jit
 
+from skerry_core.kernels.torch.lossless import encoded
 from skerry_core.kernels.torch.quantized import (
     FP8_CAPABILITY,
     NARROW_DTYPES,
@@ -34,13 +35,15 @@ from skerry_core.kernels.triton import attention as triton_attention
 from skerry_core.kernels.triton import blocks as triton_blocks
 from skerry_core.kernels.triton import matmul as triton_matmul
 from skerry_core.kernels.triton import triton_ops, triton_sampling
+from skerry_core.kernels.triton.lossless import decoded
 
 HEADS, KV_HEADS, WIDTH, HIDDEN, VOCAB = 32, 8, 128, 4096, 128_256
 TOKENS, NUM_BLOCKS = 16, 4
 
 _OBJDUMP = Path(nvidia.__file__).parent / "bin" / "cuobjdump"  # Triton brings it, beside ptxas
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)")
-_INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+\S", re.MULTILINE)
+_INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(\S.*?);", re.MULTILINE)
+_BRANCH = re.compile(r"\bBRA\b.*?0x([0-9a-f]+)")
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,8 @@ class Usage:
     spilled: int  # bytes of a thread that no register holds
     shared: int  # bytes of a program
     instructions: int  # in all, taken or not
+    loop: int  # instructions of the longest loop, without those of loops in it
+    threads: int  # of a program
 
 
 class Absent:
@@ -116,10 +121,25 @@ def _usage(compiled: Any, variant: str) -> Usage:
         usage, code = _USAGE.search(dump("-res-usage")), dump("-sass")
     assert usage is not None
     registers, stack, local = map(int, usage.groups())
-    count = len(_INSTRUCTION.findall(code))
+    instructions = _INSTRUCTION.findall(code)
     return Usage(
-        compiled.metadata.name, variant, registers, stack + local, compiled.metadata.shared, count
-    )
+        compiled.metadata.name, variant, registers, stack + local, compiled.metadata.shared,
+        len(instructions), _longest_loop(instructions), 32 * compiled.metadata.num_warps,
+    )  # fmt: skip
+
+
+def _longest_loop(instructions: list[tuple[str, str]]) -> int:
+    """Return how many instructions the longest loop has itself, of (address, text)."""
+    places = {int(address, 16): place for place, (address, _) in enumerate(instructions)}
+    loops = list[range]()
+    for place, (_, text) in enumerate(instructions):
+        branch = _BRANCH.search(text)
+        begin = place if branch is None else places.get(int(branch[1], 16), place)
+        if begin < place:
+            loops.append(range(begin, place + 1))
+    longest = max(loops, key=len, default=range(0))
+    inside = {place for each in loops if each != longest for place in each}
+    return len(set(longest) - inside)
 
 
 def launches_of(capability: int) -> dict[str, Callable[[], None]]:
@@ -130,6 +150,7 @@ def launches_of(capability: int) -> dict[str, Callable[[], None]]:
         "attention": lambda: launch_attention(half),
         "operations": lambda: launch_operations(half, (1,)),
         "sampling": launch_sampling,
+        "weights in bf12": launch_lossless_products,
         "windows and norms": lambda: launch_attention(half, window=4096, is_normed=True),
         "float32": lambda: launch_attention(single),
         "operations, float32": lambda: launch_operations(single, (1, 32, 64)),
@@ -189,6 +210,14 @@ def launch_operations(dtype: torch.dtype, token_counts: tuple[int, ...]) -> None
     for matrix in (four_bits, four_bits.widened()):
         for tokens in token_counts:
             triton_matmul.linear(x[:1].expand(tokens, -1), matrix, None)
+
+
+def launch_lossless_products() -> None:
+    x = torch.zeros(TOKENS, HIDDEN, dtype=torch.bfloat16)
+    weight = encoded(torch.zeros(64, HIDDEN, dtype=torch.bfloat16))
+    for tokens in (1, 64):
+        triton_matmul.linear(x[:1].expand(tokens, -1), weight, None)
+    decoded(weight, torch.bfloat16)
 
 
 def launch_fp8_products() -> None:

@@ -47,6 +47,7 @@ class Bench(Subject):
         yield "int8", lambda: self.quantized("int8")
         yield "int4", lambda: self.quantized("int4")
         yield "fp8", lambda: self.quantized("fp8")
+        yield "bf12", lambda: self.quantized("bf12")
         yield "peer: torch SDPA", lambda: self.steps("torch")
         yield "peer: transformers", self.transformers
 

@@ -16,7 +16,7 @@ from bench.device.gpu_sizes import Sizes
 from bench.device.random_weights import random_weights
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.kernels.torch.decoder import DecoderWeights
-from skerry_core.kernels.torch.quantized import Matrix, NarrowWeights, QuantizedMatrix, narrowed
+from skerry_core.kernels.torch.quantized import Matrix, NarrowWeights, in_fewer_bits
 from skerry_core.runners.torch_gpu import Kernels, TorchRunner
 
 
@@ -93,7 +93,7 @@ def weight_bytes(weights: DecoderWeights, *, has_head: bool = True) -> int:
     if has_head:
         matrices.append(weights.head)
     return sum(
-        m.num_bytes if isinstance(m, QuantizedMatrix) else m.nbytes
+        m.nbytes if isinstance(m, torch.Tensor) else m.num_bytes
         for m in matrices
         if m is not None  # of a layer of experts
     )
@@ -102,8 +102,8 @@ def weight_bytes(weights: DecoderWeights, *, has_head: bool = True) -> int:
 def in_form(weights: DecoderWeights, form: NarrowWeights) -> DecoderWeights:
     """The same matrices in fewer bits."""
 
-    def formed(matrix: Matrix | None) -> QuantizedMatrix | None:
-        return None if matrix is None else narrowed(cast(torch.Tensor, matrix), form)
+    def formed(matrix: Matrix | None) -> Matrix | None:
+        return None if matrix is None else in_fewer_bits(cast(torch.Tensor, matrix), form)
 
     layers = tuple(
         replace(

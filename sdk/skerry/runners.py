@@ -13,7 +13,7 @@ from typing import Literal
 RunnerName = Literal["numba", "torch", "torch-deterministic", "jax", "toy"]
 
 
-FloatsForm = Literal["keep", "q8_0", "q4_1", "q4_0", "int8", "int4", "fp8"]
+FloatsForm = Literal["keep", "q8_0", "q4_1", "q4_0", "int8", "int4", "fp8", "bf12"]
 """In what a runner keeps matrices that a weight file holds as floats."""
 KVForm = Literal["int8", "fp8"]
 """In what a runner keeps KV, if not in the dtype of its activations."""
@@ -33,7 +33,7 @@ class RunnerKind:
 _TORCH = RunnerKind(
     opens="skerry_core.runners.torch_gpu:TorchRunner",
     extra="torch",
-    floats=("keep", "int8", "int4", "fp8"),
+    floats=("keep", "int8", "int4", "fp8", "bf12"),
     kv=("int8", "fp8"),
 )
 

@@ -13,7 +13,13 @@ import torch
 from torch import Tensor
 
 from skerry_core.config import ModelConfig
-from skerry_core.kernels.torch.quantized import FORMATS, Matrix, NarrowWeights, narrowed, unpack
+from skerry_core.kernels.torch.quantized import (
+    FORMATS,
+    Matrix,
+    NarrowWeights,
+    in_fewer_bits,
+    unpack,
+)
 from skerry_core.kernels.torch.torch_staging import Streamer
 from skerry_core.models.loading import read_decoder
 from skerry_core.models.weight_file import WeightFile
@@ -81,7 +87,7 @@ def _tensor(
 
 
 def _narrowed(matrix: Matrix, narrow: NarrowWeights | None) -> Matrix:
-    """Narrow floats to fewer bits, if they are a matrix that can be cut into groups."""
+    """Bring floats into fewer bits, if they are a matrix that can be cut into groups."""
     if narrow is None or not isinstance(matrix, Tensor) or matrix.ndim != 2 or matrix.shape[1] % 32:
         return matrix
-    return narrowed(matrix, narrow)
+    return in_fewer_bits(matrix, narrow)

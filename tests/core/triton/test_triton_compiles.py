@@ -17,7 +17,8 @@ pytest.importorskip("triton")
 DECODE = {"_rotate_and_store", "_attend_split", "_merge_splits"}
 OTHERS = {
     "_attend_whole", "_copy", "_sum", "_norm", "_swiglu", "_product", "_product_4", "_product_8",
-    "_find_peaks", "_take_peaks", "_fill_bins", "_sum_bins", "_gather", "_settle",
+    "_product_12", "_decode_12", "_find_peaks", "_take_peaks", "_fill_bins", "_sum_bins", "_gather",
+    "_settle",
 }  # fmt: skip
 
 
@@ -50,3 +51,12 @@ def test_a_kernel_over_its_budget_is_a_fault(
     told = compile_kernels(subprocess_env, "--only", "decode", "--margin", str(margin))
     assert told.returncode == bool(fault)
     assert told.stdout.count("its budget is") == (3 if fault else 0)
+
+
+def test_a_product_of_12_bits_issues_less_than_its_bytes_take(
+    subprocess_env: dict[str, str],
+) -> None:
+    told = compile_kernels(subprocess_env, "--only", "weights in bf12")
+    assert told.returncode == 0, told.stdout + told.stderr
+    [per_weight] = re.findall(r"│ _product_12 .* (\d\.\d) │", told.stdout)
+    assert 3 < float(per_weight) <= 8  # it makes a weight of 12 bits and multiplies it

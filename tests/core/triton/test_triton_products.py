@@ -17,16 +17,20 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
+from skerry_core.kernels.torch.lossless import BF12Planes, encoded
 from skerry_core.kernels.torch.quantized import (
     FORMATS,
     Matrix,
-    NarrowWeights,
     QuantizedMatrix,
+    Rounded,
+    in_fewer_bits,
     narrowed,
     stacked,
     unpack,
 )
 from skerry_core.kernels.triton import matmul as triton_matmul
+from skerry_core.kernels.triton.lossless import decoded
+from skerry_core.weights.bf12 import encode
 from skerry_core.weights.tensors import FORMATS as ALL_FORMATS
 from skerry_core.weights.tensors import Bytes, FileTensor, dequantize, row_bytes
 
@@ -108,7 +112,7 @@ def test_matrices_of_mixed_formats_are_stacked() -> None:
     ("narrow", "bits", "group", "error"),
     [("int4", 4, 32, 1 / 15), ("int8", 8, 32, 1 / 250), ("fp8", 8, 96, 1 / 27)],
 )
-def test_floats_are_narrowed(narrow: NarrowWeights, bits: int, group: int, error: float) -> None:
+def test_floats_are_narrowed(narrow: Rounded, bits: int, group: int, error: float) -> None:
     weight = random(37, 96, seed=1)
     weight[5] = 0
     matrix = narrowed(weight, narrow)
@@ -148,12 +152,56 @@ def test_by_quantised_weights(
     outputs=st.integers(1, 70), groups=st.integers(1, 9), tokens=st.integers(1, 40), dtype=dtypes
 )
 def test_by_narrowed_floats(
-    narrow: NarrowWeights, outputs: int, groups: int, tokens: int, dtype: torch.dtype
+    narrow: Rounded, outputs: int, groups: int, tokens: int, dtype: torch.dtype
 ) -> None:
     matrix = narrowed(random(outputs, 32 * groups, seed=1), narrow)
     x = random(tokens, 32 * groups, dtype=dtype)
     for linear in LINEARS:
         check_product(linear(x, matrix, None), x, matrix.dequantized(torch.float32))
+
+
+def with_outliers(rows: int, columns: int) -> Tensor:
+    """bf16 of which a few lie outside of their rows' windows."""
+    weight = random(rows, columns, seed=1).bfloat16()
+    weight[0, 0], weight[rows // 2, columns // 2], weight[-1, -1] = 0, 1e-9, -300
+    weight[-1, 1:8] = 0
+    return weight
+
+
+@settings(max_examples=examples(6), deadline=None)
+@given(rows=st.integers(1, 40), groups=st.integers(1, 20), makes_noise=st.booleans())
+def test_12_bits_are_the_same_bits(rows: int, groups: int, makes_noise: bool) -> None:
+    weight = with_outliers(rows, 16 * groups)
+    if makes_noise:
+        bits = np.random.default_rng(rows).integers(0, 65536, weight.shape).astype(np.uint16)
+        weight = torch.from_numpy(bits).view(torch.bfloat16).to(DEVICE)
+    matrix = encoded(weight)
+    for told in (matrix.dequantized(torch.bfloat16), decoded(matrix, torch.bfloat16)):
+        assert torch.equal(told.view(torch.int16), weight.view(torch.int16))
+    host = encode(weight.cpu().view(torch.uint16).numpy())
+    np.testing.assert_array_equal(matrix.firsts.cpu().numpy(), host.firsts)
+
+
+def test_12_bits_are_for_what_bf16_has() -> None:
+    weight = with_outliers(40, 96)
+    wide = weight.float()
+    matrix = in_fewer_bits(wide, "bf12")
+    assert isinstance(matrix, BF12Planes)
+    assert torch.equal(matrix.dequantized(torch.float32), wide)
+    assert in_fewer_bits(finer := wide + 2**-20, "bf12") is finer
+    both = stacked([matrix, matrix])
+    assert isinstance(both, BF12Planes)
+    assert torch.equal(both.dequantized(torch.float32), torch.cat([wide, wide]))
+    mixed = stacked([matrix, narrowed(wide, "int8")])
+    assert isinstance(mixed, Tensor)
+    assert torch.equal(mixed[:40], weight)
+
+
+@pytest.mark.parametrize("tokens", [1, 20, 65])
+def test_by_12_bits(tokens: int) -> None:
+    weight, x = with_outliers(37, 416), random(tokens, 416)
+    for linear in LINEARS:
+        check_product(linear(x, encoded(weight), x[0, :37]), x, weight, x[0, :37])
 
 
 @settings(max_examples=examples(3), deadline=None)

@@ -35,6 +35,7 @@ from bench.subjects.requests import Request, SamplingParams
 from skerry_core.batch import Float32
 from skerry_core.config import ConfigError
 from skerry_core.device_pages import DevicePages
+from skerry_core.kernels.torch.lossless import BF12Planes
 from skerry_core.kernels.torch.quantized import FORMATS, Narrow, NarrowWeights, QuantizedMatrix
 from skerry_core.kernels.torch.torch_staging import Streamer
 from skerry_core.page_checksums import KVChecksumError, page_checksums
@@ -244,6 +245,23 @@ def test_narrow_weights_and_kv_stay_close(
     told = logits_of(runner, Piece(tokens[66:], 66, [1, 0]))
     expected = reference(path).logits(tokens)[66:]
     assert kl_divergence(expected, told).max() < worst_kl
+
+
+def test_weights_in_12_bits_are_those_of_the_file(tmp_path: Path) -> None:
+    config, tokens = MODELS["qwen2"], random_tokens(68)
+    path = write_gguf(
+        tmp_path / "bf16.gguf", config, random_weights(config), quantize_matrices("BF16")
+    )
+    runner = TorchRunner.open(
+        path, num_blocks=2, max_samples=8, threads=1, kernels="triton", device=str(DEVICE),
+        narrow_weights="bf12",
+    )  # fmt: skip
+    decoder = runner._steps._decoder  # type: ignore[attr-defined]
+    assert isinstance(decoder.weights.layers[0].qkv, BF12Planes)
+    assert isinstance(decoder.weights.head, BF12Planes)
+    hand_over(path, runner, tokens[:66], [1, 0])
+    told = logits_of(runner, Piece(tokens[66:], 66, [1, 0]))
+    np.testing.assert_allclose(told, reference(path).logits(tokens)[66:], rtol=0, atol=3e-5)
 
 
 def test_eight_bits_need_our_kernels(models: dict[str, Path]) -> None:

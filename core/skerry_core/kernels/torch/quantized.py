@@ -15,6 +15,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from skerry_core.kernels.torch.lossless import BF12Planes, encoded
 from skerry_core.weights.codebooks import IQ4_VALUES
 
 FORMATS = (
@@ -25,8 +26,11 @@ FORMATS = (
 Narrow = Literal["int8", "fp8"]
 """Formats of 8 bits, of weights or of KV; fp8 is e4m3fn."""
 
-NarrowWeights = Narrow | Literal["int4"]
-"""Formats that weights of floats can be brought into."""
+Rounded = Narrow | Literal["int4"]
+"""Formats that round weights of floats."""
+
+NarrowWeights = Rounded | Literal["bf12"]
+"""Formats that weights of floats can be brought into; bf12 loses nothing."""
 
 NARROW_DTYPES: dict[Narrow, torch.dtype] = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 LARGEST = {torch.int8: 127, torch.float8_e4m3fn: 448}
@@ -88,17 +92,18 @@ class QuantizedMatrix:
         )
 
 
-Matrix: TypeAlias = "Tensor | QuantizedMatrix"
+Matrix: TypeAlias = "Tensor | QuantizedMatrix | BF12Planes"
 
 
 def stacked(matrices: Sequence[Matrix]) -> Matrix:
-    """Stack matrices. Mixed formats become 8 bits, or floats where one is of floats."""
+    """Stack matrices. Mixed formats become 8 bits, or floats where one is of floats; bf16 in 12
+    bits stays so where all are."""
     quantized = [each for each in matrices if isinstance(each, QuantizedMatrix)]
     plain = [each for each in matrices if isinstance(each, Tensor)]
-    if plain:
-        return torch.cat(
-            [e if isinstance(e, Tensor) else e.dequantized(plain[0].dtype) for e in matrices]
-        )
+    if len(quantized) < len(matrices):
+        dtype = plain[0].dtype if plain else torch.bfloat16
+        floats = torch.cat([e if isinstance(e, Tensor) else e.dequantized(dtype) for e in matrices])
+        return floats if plain or quantized else encoded(floats)
     if len({(m.quants.dtype, m.group, m.minima is None) for m in quantized}) > 1:
         quantized = [matrix.widened() for matrix in quantized]
     minima = [matrix.minima for matrix in quantized if matrix.minima is not None]
@@ -110,7 +115,16 @@ def stacked(matrices: Sequence[Matrix]) -> Matrix:
     )
 
 
-def narrowed(weight: Tensor, narrow: NarrowWeights) -> QuantizedMatrix:
+def in_fewer_bits(weight: Tensor, form: NarrowWeights) -> Matrix:
+    """Bring floats [rows, columns], their columns a multiple of 32, into a form; for bf12 only what
+    bf16 has, other floats stay as they are."""
+    if form != "bf12":
+        return narrowed(weight, form)
+    exact = weight.bfloat16()
+    return encoded(exact) if torch.equal(exact.to(weight.dtype), weight) else weight
+
+
+def narrowed(weight: Tensor, narrow: Rounded) -> QuantizedMatrix:
     """Narrow floats [rows, columns], their columns a multiple of 32, to fewer bits.
 
     int4 and int8 have a scale for 32 weights, and int4 a minimum; e4m3fn a scale for each row.

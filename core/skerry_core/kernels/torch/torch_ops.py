@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from skerry_core.config import Activation
 from skerry_core.kernels.activations import CLAMP, CLAMPED_SLOPE
-from skerry_core.kernels.torch.quantized import Matrix, QuantizedMatrix
+from skerry_core.kernels.torch.quantized import Matrix
 from skerry_core.kernels.torch.torch_math import tanh_f32
 
 
@@ -33,7 +33,7 @@ class Ops:
 
 def linear(x: Tensor, weight: Matrix, bias: Tensor | None) -> Tensor:
     """Multiply [T, in] by [out, in] and add [out]: [T, out]."""
-    if isinstance(weight, QuantizedMatrix):
+    if not isinstance(weight, Tensor):
         weight = weight.dequantized(x.dtype)
     return functional.linear(x, weight, bias)
 

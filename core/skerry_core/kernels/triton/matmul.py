@@ -1,4 +1,4 @@
-"""Products in Triton: of 4- and 8-bit weights, and of floats with the same bits in any batch.
+"""Products in Triton: of weights in fewer bits, and of floats with the same bits in any batch.
 
 Quantised weights are widened as they are read. Many rows at once meet fp8 weights in fp8
 themselves, each row with a scale of its own, except where bits must not depend on the batch.
@@ -19,7 +19,9 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
+from skerry_core.kernels.torch.lossless import BF12Planes
 from skerry_core.kernels.torch.quantized import LARGEST, Matrix, QuantizedMatrix
+from skerry_core.kernels.triton.lossless import decoded, lossless_product
 
 _GROUP: tl.constexpr = tl.constexpr(32)  # weights whose 4-bit halves share 16 bytes
 _MANY_ROWS = 64  # beyond them arithmetic, not reading, is what takes time
@@ -32,6 +34,10 @@ def linear(x: Tensor, weight: Matrix, bias: Tensor | None) -> Tensor:
         if weight.quants.dtype is torch.float8_e4m3fn and len(x) > _MANY_ROWS:
             return _plus(_fp8_product(x, weight), bias)
         return _plus(_quantized_product(x, weight, _rows_of_tile(len(x))), bias)
+    if isinstance(weight, BF12Planes):
+        if len(x) > _MANY_ROWS:
+            return functional.linear(x, decoded(weight, x.dtype), bias)
+        return _plus(lossless_product(x, weight, _rows_of_tile(len(x))), bias)
     return functional.linear(x, weight, bias)
 
 
@@ -39,6 +45,8 @@ def invariant_linear(x: Tensor, weight: Matrix, bias: Tensor | None) -> Tensor:
     """Multiply as `linear`, in tiles of one shape: a row's bits do not depend on the others."""
     if isinstance(weight, QuantizedMatrix):
         return _plus(_quantized_product(x, weight, rows_of_tile=16), bias)
+    if isinstance(weight, BF12Planes):
+        return _plus(lossless_product(x, weight, rows_of_tile=16), bias)
     out = x.new_empty((len(x), len(weight)))
     _product[(triton.cdiv(len(weight), 32), triton.cdiv(len(x), 64))](
         x, weight, out, len(x), *weight.shape, ROWS=64, OUTPUTS=32, INNER=64, num_warps=4,
