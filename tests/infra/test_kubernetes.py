@@ -23,7 +23,7 @@ from tests.tools import program
 
 from skerry_cli import build_parser
 from skerry_cli.home import control_home
-from skerry_cli.roles import control_plane, edge, node
+from skerry_cli.roles import control_machines, edge, node
 from skerry_edge.limits import Limits
 from skerry_regions.control.desired.manifest import parse_manifest, wishes
 from skerry_regions.control.desired.resources import POOL, PoolSpec
@@ -101,7 +101,7 @@ def test_what_is_started_is_a_command(overlay: str) -> None:
             ports = {each["name"]: each["containerPort"] for each in container["ports"]}
             match container["args"][0]:
                 case "control":
-                    assert args.join_port == control_plane.DEFAULT_JOIN_PORT == ports["join"]
+                    assert args.join_port == control_machines.DEFAULT_JOIN_PORT == ports["join"]
                     assert f":{control_home.DEFAULT_PORT}/healthz" in str(
                         container["livenessProbe"]
                     )

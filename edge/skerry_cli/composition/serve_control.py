@@ -35,7 +35,7 @@ from skerry_cli.composition.control_parts import (
     write_down,
 )
 from skerry_cli.composition.listening import Front, Where
-from skerry_cli.composition.serve_machines import DRAIN_SECONDS, PodOptions, machines, pods
+from skerry_cli.composition.serve_machines import DRAIN_SECONDS, JoinOptions, machines, pods
 from skerry_cli.composition.starter import Starter
 from skerry_cli.home.control_home import (
     DEFAULT_HOST,
@@ -101,8 +101,7 @@ class ControlOptions:
     owns: bool  # end what it started, when it ends
     known_hosts: frozenset[str] = frozenset()  # names that it is reached by, beside its address
     console: ConsoleMode = "loopback"  # whom its pages are shown to
-    join: tuple[str, int] | None = None  # host and port where machines join
-    pods: PodOptions | None = None  # in Kubernetes, which join there
+    join: JoinOptions | None = None  # where machines join
     ray: Mapping[str, str] = field(default_factory=dict[str, str])  # heads of clusters, by region
     lifeline: int | None  # descriptor that a supervisor gave us
     progress: Progress = lambda what, share: None  # of what it starts
@@ -209,7 +208,7 @@ async def _serve(
             expected=() if options.join is None else hosts_of(store),
         )
         making = pods(
-            options.pods, nodes, lambda: reconciler.wanted(), lambda: joining, term=term,
+            options.join, nodes, lambda: reconciler.wanted(), lambda: joining, term=term,
             changed=wake.set, lost=stop.set,
         )  # fmt: skip
         remote = await stack.enter_async_context(making)
@@ -223,13 +222,14 @@ async def _serve(
         )  # fmt: skip
         joining = None
         if options.join is not None:
-            join_listener = stack.enter_context(listen_at(*options.join, Limits()))
-            hosts = options.known_hosts | {host_of(options.join[0])}
-            joining = await stack.enter_async_context(
-                machines(
-                    home, join_listener, store, registry, joined, nodes, key, hosts, lost=stop.set
-                )
-            )
+            where = options.join.host, options.join.port
+            join_listener = stack.enter_context(listen_at(*where, Limits()))
+            hosts = options.known_hosts | {host_of(options.join.host)}
+            serving = machines(
+                options.join, home, join_listener, store, registry, joined, nodes, key, hosts,
+                lost=stop.set,
+            )  # fmt: skip
+            joining = await stack.enter_async_context(serving)
             note(f"Machines join at {url_of(join_listener, tls=True)}.")
         zones = ZoneBook(store)
         logins = Logins(account_id)

@@ -36,6 +36,7 @@ from skerry_regions.control.machines.join_tokens import JoinTokens
 from skerry_regions.control.machines.joined import JoinedMachines, Wanted, keep_telling_revoked
 from skerry_regions.control.machines.joining import Joining, OwnMachine
 from skerry_regions.control.machines.messages import MAX_REQUEST_BYTES, Credentials
+from skerry_regions.control.machines.webhook import MachineWebhook, WebhookOptions
 from skerry_regions.control.planning.launcher import Launcher
 from skerry_regions.registry import Registry
 
@@ -43,8 +44,29 @@ DRAIN_SECONDS = 5  # requests of the control plane are short
 TOKEN_USES = 1000  # a pod spends one when its volume is new
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodOptions:
+    """Where pods are made, and of what."""
+
+    access: ClusterAccess
+    join: str  # URL at which they reach the control plane
+    image: str  # empty: that of the pod that we are
+    template: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinOptions:
+    """Where machines join, and whence more of them come."""
+
+    host: str
+    port: int
+    pods: PodOptions | None = None  # that Kubernetes is to make
+    webhook: WebhookOptions | None = None  # of whoever has machines
+
+
 @contextlib.asynccontextmanager
 async def machines(
+    options: JoinOptions,
     home: Home,
     listener: socket.socket,
     store: Store,
@@ -103,7 +125,13 @@ async def machines(
         keep_telling_revoked(registry, known, store.clock), name="tell who was revoked"
     )
     keeping = asyncio.create_task(own.keep(), name="certificates of this machine")
-    for task in (serving, telling, keeping):
+    tasks = [serving, telling, keeping]
+    if options.webhook is not None:
+        webhook = MachineWebhook(
+            options.webhook, nodes.needs, clock=time.monotonic, wall=store.clock
+        )
+        tasks.append(asyncio.create_task(webhook.run(), name="webhook of machines"))
+    for task in tasks:
         task.add_done_callback(lambda _: lost())
     try:
         yield Joining(
@@ -116,9 +144,9 @@ async def machines(
         )
     finally:
         stop.set()
-        telling.cancel()
-        keeping.cancel()
-        for outcome in await asyncio.gather(serving, telling, keeping, return_exceptions=True):
+        for task in tasks[1:]:
+            task.cancel()
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(outcome, Exception):
                 raise outcome
 
@@ -147,19 +175,9 @@ def _issuers(home: Home) -> bytes | None:
 # --- pods ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodOptions:
-    """Where pods are made, and of what."""
-
-    access: ClusterAccess
-    join: str  # URL at which they reach the control plane
-    image: str  # empty: that of the pod that we are
-    template: Path
-
-
 @contextlib.asynccontextmanager
 async def pods(
-    options: PodOptions | None,
+    join: JoinOptions | None,
     nodes: Hosts,
     wanted: Callable[[], Wanted | None],
     joining: Callable[[], Joining | None],
@@ -173,7 +191,7 @@ async def pods(
 
     `lost` is called when they are kept no longer; the block's end raises the bug that ended it.
     """
-    if options is None:
+    if join is None or (options := join.pods) is None:
         yield nodes
         return
 

@@ -29,12 +29,10 @@ from skerry_cli.home.state import Home
 from skerry_cli.logs import configure_logging
 from skerry_cli.output import complain, say
 from skerry_cli.roles import control_join
-from skerry_cli.roles.control_pods import NoPods, add_pods, pods_of
+from skerry_cli.roles.control_machines import BadOptions, add_machines, join_of
 from skerry_regions.address import is_loopback
 from skerry_regions.control.reconcile.ray.exposure import AUTH_VARIABLE, Exposed, check_address
 from skerry_regions.spec_types import DEFAULT_CONSOLE
-
-DEFAULT_JOIN_PORT = 8789
 
 
 def register(commands: Commands) -> None:
@@ -68,18 +66,6 @@ def register(commands: Commands) -> None:
         help="end what it has started when it ends itself: edges first, then nodes",
     )
     control.add_argument(
-        "--join-host",
-        metavar="HOST",
-        help="let machines join over HTTPS at this address (default: none joins)",
-    )
-    control.add_argument(
-        "--join-port",
-        type=port,
-        default=DEFAULT_JOIN_PORT,
-        metavar="PORT",
-        help="of --join-host; 0 takes a free one (default: %(default)s)",
-    )
-    control.add_argument(
         "--ray",
         type=ray_cluster,
         action="append",
@@ -88,7 +74,7 @@ def register(commands: Commands) -> None:
         help="head of a region's Ray cluster, which runs its pools with `launcher: ray`",
     )
     add_console(control)
-    add_pods(control)
+    add_machines(control)
     control.add_argument("--listener-fd", type=int, help=argparse.SUPPRESS)
     control.add_argument("--lifeline-fd", type=int, help=argparse.SUPPRESS)
     actions = control.add_subparsers(metavar="ACTION")
@@ -155,8 +141,8 @@ def start(args: argparse.Namespace) -> int:
     from skerry_cli.composition.starter import run_to_the_end
 
     try:
-        pods = pods_of(args)
-    except NoPods as error:
+        join = join_of(args)
+    except BadOptions as error:
         return complain(str(error))
     home = Home.from_environ(os.environ)
     home.create()
@@ -166,8 +152,7 @@ def start(args: argparse.Namespace) -> int:
         owns=args.own,
         known_hosts=args.known_host,
         console=args.console or DEFAULT_CONSOLE,
-        join=None if args.join_host is None else (args.join_host, args.join_port),
-        pods=pods,
+        join=join,
         ray=dict(args.ray),
         lifeline=args.lifeline_fd,
     )

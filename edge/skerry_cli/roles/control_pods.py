@@ -61,8 +61,6 @@ def pods_of(args: argparse.Namespace) -> PodOptions | None:
     from skerry_regions.control.kubernetes.api_server import ACCOUNT, AccessError, ClusterAccess
     from skerry_regions.control.kubernetes.pool_pods import TEMPLATE
 
-    if args.join_host is None:
-        raise NoPods("--kubernetes: pods join, so give --join-host")
     if args.kubernetes_join is None:
         raise NoPods("--kubernetes: give --kubernetes-join, where pods reach this control plane")
     try:

@@ -34,6 +34,7 @@ class Host:
     launches: dict[str, Launch] = field(default_factory=dict[str, Launch])  # not reported yet
     drains: set[str] = field(default_factory=set[str])
     stops: set[str] = field(default_factory=set[str])
+    idle_since: float | None = None  # that it has had no node, as far as one has looked
     models: set[str] = field(default_factory=set[str])  # that it was ordered to run
 
     def processes(self) -> list[RunningProcess]:
@@ -59,7 +60,9 @@ class Host:
 
     def room(self, pool: str) -> HostRoom:
         num_same = sum(each.owner == pool for each in self.processes())
-        return HostRoom.of(self.machine.id, self.offers, self.slots(), num_same)
+        return HostRoom.of(
+            self.machine.id, self.offers, self.slots(), num_same, of_pool=self.machine.pool
+        )
 
 
 def starting(launch: Launch) -> RunningProcess:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
@@ -27,7 +28,8 @@ from skerry_regions.control.planning.launcher import (
     Observation,
     RunningProcess,
 )
-from skerry_regions.control.planning.placing import place
+from skerry_regions.control.planning.machine_needs import MachineNeeds, lacking
+from skerry_regions.control.planning.placing import HostRoom, place
 from skerry_regions.node.announcer import new_incarnation
 from skerry_regions.registry import Member
 from skerry_regions.zones import GLOBAL
@@ -148,6 +150,29 @@ class Hosts:
             )
         self._changed()
         return gone
+
+    def needs(self, idle_seconds: float) -> dict[str, MachineNeeds]:
+        """Return by region what hosts lack for nodes of `machines`, and who of them had no node for
+        so long; nothing before all that are expected could report."""
+        if (wanted := self._wanted()) is None or self._expected:
+            return {}
+        hosts, now = [*self._hosts.values()], self._clock()
+        there = Counter(each.owner for host in hosts for each in host.processes())
+        rooms, idle = dict[str, list[HostRoom]](), dict[str, list[str]]()
+        for host in hosts:
+            host.idle_since = None if host.processes() else (host.idle_since or now)
+            region, pool = host.machine.region, wanted.desired.pools().get(host.machine.pool)
+            if not host.is_leaving and (pool is None or pool.launcher == "machines"):
+                rooms.setdefault(region, []).append(host.room(host.machine.pool))
+                if host.idle_since is not None and now - host.idle_since >= idle_seconds:
+                    idle.setdefault(region, []).append(host.machine.id)
+        lacks = lacking(wanted.groups, there, rooms)
+        return {
+            region: MachineNeeds(
+                lacking=lacks.get(region, ()), idle=tuple(sorted(idle.get(region, ())))
+            )
+            for region in lacks.keys() | idle.keys()
+        }
 
     def host(self, machine: str) -> Host | None:
         """Return what a machine reports, if it is a host that is there."""

@@ -40,9 +40,12 @@ class HostRoom:
     memory: int  # bytes
     gpus: tuple[int, ...]
     num_same: int  # nodes of the pool that is placed
+    of_pool: str = ""  # the only one that it is for
 
     @classmethod
-    def of(cls, id: str, offers: Slot, taken: Iterable[Slot], num_same: int) -> HostRoom:
+    def of(
+        cls, id: str, offers: Slot, taken: Iterable[Slot], num_same: int, *, of_pool: str = ""
+    ) -> HostRoom:
         """Return what is left of an offer, below nothing where it was cut since."""
         slots = [*taken]
         used = {gpu for slot in slots for gpu in slot.gpus}
@@ -52,6 +55,7 @@ class HostRoom:
             memory=offers.memory - sum(slot.memory for slot in slots),
             gpus=tuple(gpu for gpu in offers.gpus if gpu not in used),
             num_same=num_same,
+            of_pool=of_pool,
         )
 
     def takes(self, settings: NodeSettings) -> bool:
