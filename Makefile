@@ -37,7 +37,7 @@ test: check $(TEST_HOME)/.stamp-models  ## static checks and all tests but the s
 	@$(PYTEST) -n 2 --dist loadfile $(ARGS)
 
 test-all: check $(VENV)/.stamp-test-all $(TEST_HOME)/.stamp-models  ## the slow tests too, properties at random and deeper, real clients
-	@$(PYTEST) -m "slow or not slow" --hypothesis-profile=deep $(ARGS)
+	@SKERRY_SHOTS="$(CURDIR)/.cache/pictures" $(PYTEST) -m "slow or not slow" --hypothesis-profile=deep $(ARGS)
 	@$(MAKE) --no-print-directory conformance
 
 check: $(VENV)/.stamp-test  ## ruff, mypy, pyright, import contracts

@@ -113,6 +113,17 @@ def test_no_path_leads_out_of_the_table(shown: Deployment, path: str) -> None:
     assert head.startswith(b"HTTP/1.1 404 "), head[:100]
 
 
+def test_scripts_import_what_others_export() -> None:
+    taken = re.compile(r"^import \{([^}]+)\} from \"([^\"]+)\";", re.MULTILINE)
+    given = re.compile(r"^export (?:async )?(?:const|class|function\*?) ([\w$]+)", re.MULTILINE)
+    scripts = sorted((STATIC / "js").rglob("*.js"))
+    exports = {path: set(given.findall(path.read_text())) for path in scripts}
+    for path in scripts:
+        for names, source in taken.findall(path.read_text()):
+            wanted = {each.split(" as ")[0].strip() for each in names.split(",")}
+            assert wanted <= exports[(path.parent / source).resolve()], path.name
+
+
 def test_scripts_have_no_way_to_parse_html_and_fit_the_budget() -> None:
     scripts = sorted((STATIC / "js").rglob("*.js"))
     forbidden = re.compile(

@@ -102,6 +102,18 @@ def test_a_viewer_sees_it_and_drains_nothing(pages: PlatformPages, skerry: Skerr
     drains = page.locator("button:has-text('Drain')")
     assert drains.count() >= 3
     assert drains.evaluate_all("all => all.every(each => each.disabled && each.title)")
+    node = page.locator("section[aria-label=Processes] tbody tr").first.get_attribute("data-name")
+    assert forged(page, "POST", f"nodes/{node}/drain") == 403
+
+
+def forged(page: Any, method: str, path: str) -> int:
+    """The status of a call that the page offers nobody, with all that a page of the console has."""
+    status: int = page.evaluate(
+        """([method, path]) => fetch(path, {method, headers: {"x-skerry-console": "1"}})
+        .then((reply) => reply.status)""",
+        [method, f"/console/api/control/v1/{path}"],
+    )
+    return status
 
 
 def log_in(pages: PlatformPages, skerry: Skerry, role: str, path: str = "/console/") -> Any:
@@ -212,12 +224,7 @@ def test_a_viewer_sees_tokens_and_no_act_or_secret(pages: PlatformPages, skerry:
     page.wait_for_selector("tbody >> text=seen")
     assert page.locator("main button").count() == 0
     token = page.locator("tbody tr").get_attribute("data-name")
-    status = page.evaluate(
-        """(path) => fetch(path, {method: "DELETE", headers: {"x-skerry-console": "1"}})
-        .then((reply) => reply.status)""",
-        f"/console/api/control/v1/api_tokens/{token}",
-    )
-    assert status == 403
+    assert forged(page, "DELETE", f"api_tokens/{token}") == 403
 
 
 @pytest.mark.parametrize("theme", ["dark", "light"])
@@ -237,3 +244,23 @@ def test_no_rule_of_accessibility_is_broken(
         page.wait_for_selector("#field-name")
         assert violations(page, axe) == []
         shot(page, f"{name}-new-{size[0]}-{theme}")
+
+
+def test_a_page_changes_the_platform_as_a_session_alone(
+    pages: PlatformPages, skerry: Skerry
+) -> None:
+    page = pages.open(pages.link(path="/console/docs/calls/createRegion"))
+    page.wait_for_selector(".try .primary:enabled")
+    page.fill("[name=body]", '{"name": "osl", "iata": "OSL"}')
+    page.fill("#token", json.loads((skerry.home / "config.json").read_text())["api_token"])
+    page.click(".try .primary")
+    page.wait_for_selector(".lane-note >> text=403, whole after")
+    page.fill("#token", "")
+    page.click(".try .primary")
+    page.wait_for_selector(".lane-note >> text=201, whole after")
+    assert json.loads(page.inner_text(".try pre"))["name"] == "osl"
+    page.click(".pages >> text=DELETE /control/v1/regions/{id}")
+    page.fill("#in-id:enabled", "osl")
+    page.click(".try .primary")
+    page.click("dialog .danger")
+    page.wait_for_selector(".lane-note >> text=/20[24], whole after/")

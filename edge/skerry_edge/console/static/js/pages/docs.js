@@ -1,5 +1,5 @@
 // The docs are rendered by the server. Here is what calls the API from a page of its reference.
-import { $, confirmed, copyButton, h, ms, state, visible } from "../dom.js";
+import { $, asking, copyButton, h, ms, state, visible } from "../dom.js";
 import { attempt, me, pieces } from "../api.js";
 import { shell } from "../code.js";
 
@@ -38,10 +38,14 @@ function trying(form) {
     return made;
   }
 
-  async function run() {
+  function run() {
     if (stopper) return stopper.abort();
     if (!inputs.every((each) => each.reportValidity())) return;
-    if (method === "DELETE" && !(await confirmed("Send it?", h("p", {}, "DELETE ", h("code", {}, target())), "Send"))) return;
+    if (method === "DELETE") asking("Send it?", h("p", {}, "DELETE ", h("code", {}, target())), "Send", () => void call(), "danger");
+    else call();
+  }
+
+  async function call() {
     const began = performance.now();
     stopper = new AbortController();
     send.textContent = "Stop";
