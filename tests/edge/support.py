@@ -375,6 +375,7 @@ def deployed(
     console: ConsoleMode = "off",
     fleet: Callable[[], SeenFleet] = SeenFleet,
     platform: str = "",
+    control: Callable[[], str] = str,
     thinks: bool = False,
 ) -> Generator[Deployment]:
     """A real edge on loopback, in front of a `ScriptedRegion`. `at_once_seconds` is what may be
@@ -406,6 +407,7 @@ def deployed(
         console=console,
         fleet=fleet,
         platform=platform,
+        control=control,
         traces=TraceStore(EDGE),
     )
     with serving(create_app(edge), limits) as port:

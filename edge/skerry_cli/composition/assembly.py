@@ -12,6 +12,7 @@ from typing import Any
 
 from skerry_cli.composition.configured import configured
 from skerry_cli.composition.listening import Front
+from skerry_cli.home.errors import StateError
 from skerry_cli.home.keys import secret
 from skerry_cli.home.parts import (
     Installation,
@@ -138,6 +139,7 @@ async def assembled(
                 tokens=tokens,
                 logins=logins,
                 platform=platform,
+                control=lambda: _control_url(home),
                 admission=admission,
                 secret=secret(home),
                 limits=front.limits,
@@ -171,3 +173,11 @@ async def exporting(edge: str, region: str) -> AsyncGenerator[Callable[[TraceRec
     finally:
         if exporter is not None:
             await asyncio.to_thread(exporter.close)
+
+
+def _control_url(home: Home) -> str:
+    """Return where the home's control plane is; empty where nothing says so."""
+    with contextlib.suppress(StateError):
+        config = read_config(home)
+        return "" if config is None else config.control_url
+    return ""

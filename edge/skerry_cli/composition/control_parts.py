@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 from skerry.errors import Unavailable
 from skerry_cli.home.edge_tokens import caller_of
 from skerry_cli.home.errors import CannotStart
+from skerry_cli.home.keys import control_key
 from skerry_cli.home.parts import credentials
 from skerry_cli.home.shared.settings import share_edits, shared_settings, token_store
 from skerry_cli.home.shared_state import keep_state
@@ -84,23 +85,24 @@ def authentication(tokens: TokenStore, logins: Logins, account_id: str) -> Authe
 
 def with_console(
     app: ASGIApp,
+    home: Home,
     tokens: TokenStore,
     logins: Logins,
     account_id: str,
-    key: bytes,
     *,
     mode: ConsoleMode,
     hosts: frozenset[str],
 ) -> ASGIApp:
-    """Return the control plane's API with its console beside it, whose codes follow from `key`."""
+    """Return the control plane's API with its console beside it."""
     return ControlConsole(
         app,
         tokens=tokens,
         logins=logins,
-        key=key,
+        key=control_key(home),
         caller_of=lambda principal: caller_of(principal, account_id),
         mode=mode,
         hosts=hosts,
+        edge_url=lambda: edge_url_of(home),
     )
 
 

@@ -267,7 +267,7 @@ async def _serve(
             joining=joining,
         )
         app = with_console(
-            create_app(control), tokens, logins, account_id, key, mode=options.console, hosts=hosts
+            create_app(control), home, tokens, logins, account_id, mode=options.console, hosts=hosts
         )
         stack.callback(LoopWatch(metrics.loop_late.observe).close)
 

@@ -81,6 +81,9 @@ class Console(ConsoleSite):
             "models": [_model(each, edge.limits) for each in served],
         }
 
+    def elsewhere(self, session: Session) -> str:
+        return self._edge.control() if self._sees_platform(session.principal) else ""
+
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._serve(scope, receive, send)
 

@@ -45,16 +45,18 @@ class ControlConsole(ConsoleSite):
         caller_of: Callable[[Principal], ControlCaller],
         mode: ConsoleMode,
         hosts: frozenset[str],
+        edge_url: Callable[[], str] = str,
         clock: Callable[[], float] = time.time,
         assets: Assets | None = None,
     ) -> None:
         """One-time codes follow from `key`. `hosts` are names that it answers to, where `mode` is
-        `on`."""
+        `on`; `edge_url` is where an edge is, or empty."""
         super().__init__(tokens, logins, LoginCodes(key, CONTROL_PLANE, clock), clock, assets)
         self._app = app
         self._caller_of = caller_of
         self._mode: ConsoleMode = mode
         self._hosts = hosts
+        self._edge_url = edge_url
 
     def is_shown(self, scope: Scope, headers: Headers) -> bool:
         return is_shown(scope, headers, self._mode, self._hosts)
@@ -62,6 +64,9 @@ class ControlConsole(ConsoleSite):
     def told(self, session: Session) -> dict[str, Any]:
         rights = sorted(self._caller_of(session.principal).rights)
         return {"site": self.site, "rights": rights}
+
+    def elsewhere(self, session: Session) -> str:
+        return self._edge_url() if self._caller_of(session.principal).rights else ""
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)

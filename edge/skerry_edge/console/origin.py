@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
@@ -42,6 +44,13 @@ def is_shown(scope: Scope, headers: Headers, mode: ConsoleMode, hosts: frozenset
         and is_loopback(host_of(host))
         and not any(each in headers for each in FORWARDED)
     )
+
+
+def leads_there(url: str, headers: Headers) -> bool:
+    """Return whether an address means to a request's sender what it means here: one of loopback is
+    that of each machine."""
+    host = urlsplit(url).hostname or ""
+    return not is_loopback(host) or is_loopback(host_of(headers.get("host", "")))
 
 
 def check_own(scope: Scope, headers: Headers) -> None:

@@ -33,7 +33,7 @@ from skerry_edge.console.codes import LoginCodes
 from skerry_edge.console.docs import Docs
 from skerry_edge.console.login import ConsoleLogin, cookie_in, cookie_of, keep_session
 from skerry_edge.console.markdown import PATH as DOCS
-from skerry_edge.console.origin import SECURITY_HEADERS, check_own
+from skerry_edge.console.origin import SECURITY_HEADERS, check_own, leads_there
 from skerry_edge.console.redirect import HOME, LOGIN_PATH, NO_STORE, Redirects, redirected
 from skerry_edge.console.sessions import Session, Sessions
 from skerry_edge.envelopes import JSONBytes, encode, known_error, retry_headers
@@ -85,6 +85,11 @@ class ConsoleSite(ABC):
     @abstractmethod
     def told(self, session: Session) -> dict[str, Any]:
         """Return what a page needs to know of who is logged in, and of what there is."""
+
+    @abstractmethod
+    def elsewhere(self, session: Session) -> str:
+        """Return where the platform's other console is, an edge's or the control plane's; empty
+        where that is not known, or nothing for who is logged in."""
 
     @abstractmethod
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -161,7 +166,7 @@ class ConsoleSite(ABC):
                 "code is void: `skerry console` prints another" if given.code else "token is wrong"
             )
             raise AuthenticationError(f"This {what}.")
-        response = self._session_answer(Session(principal, 0.0))
+        response = self._session_answer(Session(principal, 0.0), request)
         keep_session(request, response, self.sessions.begin(principal))
         return response
 
@@ -187,7 +192,7 @@ class ConsoleSite(ABC):
         return response
 
     async def _session(self, request: Request) -> Response:
-        return self._session_answer(self.logged_in(request))
+        return self._session_answer(self.logged_in(request), request)
 
     def logged_in(self, request: Request) -> Session:
         """Return the session of a request. Raises AuthenticationError."""
@@ -196,13 +201,15 @@ class ConsoleSite(ABC):
             raise AuthenticationError("Log in: there is no session, or it is over.")
         return session
 
-    def _session_answer(self, session: Session) -> Response:
+    def _session_answer(self, session: Session, request: Request) -> Response:
+        elsewhere = self.elsewhere(session)
         told = {
             "account": session.principal.account_id,
             "holder": session.holder,
             "role": session.principal.role,
             "scopes": sorted(session.principal.scopes),
             "version": __version__,
+            "elsewhere": elsewhere if leads_there(elsewhere, request.headers) else "",
         }
         return JSONBytes(encode(told | self.told(session)), headers=NO_STORE)
 

@@ -102,6 +102,7 @@ class Edge:
     console: ConsoleMode = "loopback"  # whom its pages are shown to
     fleet: Callable[[], SeenFleet] = SeenFleet  # what it sees of the platform
     platform: str = ""  # the platform's own account
+    control: Callable[[], str] = str  # where its control plane is, for people; empty: not known
     is_ending: Callable[[], bool] = lambda: False  # it drains, and what need not go on ends
     models: Mapping[str, ModelSpec] = field(init=False)  # served here, by id and alias
     cache_keys: CacheKeys = field(init=False)

@@ -189,7 +189,7 @@ def test_a_token_becomes_a_session_that_no_script_reads(
     assert reply.json() | {"models": []} == {
         "account": ACCOUNT, "holder": shown.token.split("_")[1], "role": "developer",
         "scopes": ["developer", "read", "run"], "edge": EDGE, "sees_platform": False,
-        "version": reply.json()["version"], "models": [],
+        "version": reply.json()["version"], "models": [], "elsewhere": "",
     }  # fmt: skip
     [bytes_model, _] = reply.json()["models"]
     assert bytes_model["id"] == MODEL

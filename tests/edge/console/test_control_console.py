@@ -33,12 +33,13 @@ class Browsed:
 
     def __init__(self, folder: Path, mode: ConsoleMode = "loopback") -> None:
         self.api = Api(folder)
+        self.edge_url = ""
         self.tokens = TokenStore(folder / "tokens.json")
         app = create_app(self.api.control)
         console = ControlConsole(
             app, tokens=self.tokens, logins=None, key=KEY,
             caller_of=lambda principal: caller_of(principal, ACCOUNT), mode=mode,
-            hosts=frozenset({"control"}),
+            hosts=frozenset({"control"}), edge_url=lambda: self.edge_url,
         )  # fmt: skip
         transport = httpx.ASGITransport(console, client=("127.0.0.1", 4711))
         self.http = httpx.AsyncClient(transport=transport, base_url=BASE, headers=OWN)
@@ -82,6 +83,29 @@ async def test_a_session_reads_what_its_token_may(control: Browsed) -> None:
     assert told["rights"] == ["list", "observe"]
     [region] = (await control.http.get(f"{API}/regions")).json()["items"]
     assert region["id"] == "fra"
+
+
+async def test_it_leads_to_an_edge_where_the_address_means_the_same(tmp_path: Path) -> None:
+    control = Browsed(tmp_path, "on")
+    token, _ = control.token("viewer")
+    for url, host, told in (
+        ("", "127.0.0.1", ""),
+        ("http://127.0.0.1:8787", "127.0.0.1:8788", "http://127.0.0.1:8787"),
+        ("http://[::1]:8787", "localhost:8788", "http://[::1]:8787"),
+        ("http://127.0.0.1:8787", "control", ""),
+        ("https://ai.example.com", "control", "https://ai.example.com"),
+    ):
+        control.edge_url = url
+        reply = await control.http.post(
+            "/console/login", json={"token": token}, headers={"host": host}
+        )
+        assert reply.json()["elsewhere"] == told, (url, host)
+    token, _ = control.token("viewer", "f" * 32)
+    assert (await control.http.post("/console/login", json={"token": token})).json()["elsewhere"]
+    token, _ = control.token(None)
+    told = (await control.http.post("/console/login", json={"token": token})).json()
+    assert told["elsewhere"] == ""
+    await control.close()
 
 
 async def test_what_an_operator_changes_is_noted_as_theirs(control: Browsed) -> None:

@@ -96,6 +96,22 @@ def test_what_was_wanted_is_wanted_again(pages: PlatformPages, skerry: Skerry) -
     assert page.locator("tbody tr").count() == 2
 
 
+def test_the_consoles_of_a_platform_lead_to_each_other(
+    pages: PlatformPages, skerry: Skerry, chromium: Any
+) -> None:
+    page = pages.open()
+    edges = page.get_attribute("#elsewhere", "href")
+    assert page.inner_text("#elsewhere") == "Edge"
+    others = PlatformPages(chromium, skerry)
+    assert edges == f"{others.base}/console/"
+    page = others.open()
+    assert page.get_attribute("#elsewhere", "href") == f"{pages.base}/console/"
+    page.click("#logout")
+    page.wait_for_selector("#elsewhere", state="hidden")
+    others.close()
+    assert others.faults == []
+
+
 def test_a_viewer_sees_it_and_drains_nothing(pages: PlatformPages, skerry: Skerry) -> None:
     page = log_in(pages, skerry, "viewer")
     page.wait_for_selector("text=All of it is there.")

@@ -92,12 +92,16 @@ def test_a_node_that_comes_back_is_no_longer_down() -> None:
     assert row.state == "down"
 
 
+CONTROL = "http://127.0.0.1:8788"
+
+
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Any]]:
     folder: Path = tmp_path_factory.mktemp("fleet")
     with deployed(
-        folder, Limits(), console="loopback", fleet=lambda: FLEET, platform=ACCOUNT
-    ) as edge:
+        folder, Limits(), console="loopback", fleet=lambda: FLEET, platform=ACCOUNT,
+        control=lambda: CONTROL,
+    ) as edge:  # fmt: skip
         yield f"http://127.0.0.1:{edge.port}", edge.edge.tokens
 
 
@@ -120,6 +124,7 @@ def test_it_is_for_roles_of_the_platform(
     with httpx.Client(base_url=url, trust_env=False, headers=own, timeout=60.0) as client:
         told = client.post("/console/login", json={"token": token}).json()
         assert told["sees_platform"] is may
+        assert told["elsewhere"] == (CONTROL if may else "")
         with client.stream("GET", "/console/live?view=regions") as reply:
             assert reply.status_code == (200 if may else 403)
             if may:

@@ -26,7 +26,7 @@ let turn = 0; // of the page that was wanted last
 // --- the shell ----------------------------------------------------------------------------------
 
 let links = [];
-const who = h("div", { class: "who" });
+const who = h("div", { class: "who" }), there = h("div", {});
 
 /** The pages of whoever serves this console, an edge or the control plane, for whoever looks. */
 const offered = () => PAGES.filter((each) => each.isOpen || (me.account && (each.site ?? "edge") === me.site));
@@ -41,6 +41,7 @@ function offer() {
 $(".rail-foot").append(
   h("button", { type: "button", class: "quiet", on: { click: theme } }, icon("sun"), h("span", {}, "Day / night")),
   h("button", { type: "button", class: "quiet", id: "logout", on: { click: leave } }, icon("out"), h("span", {}, "Log out")),
+  there,
   who,
 );
 $(".bar").append(h("div", { class: "titles" }, title, question));
@@ -182,6 +183,8 @@ function welcome() {
   delete root.dataset.out;
   delete root.dataset.guest;
   offer();
+  there.replaceChildren(me.elsewhere ? h("a", { class: "quiet", id: "elsewhere", href: `${me.elsewhere}/console/` },
+    icon(me.site === "edge" ? "control" : "playground"), h("span", {}, me.site === "edge" ? "Control plane" : "Edge")) : "");
   who.replaceChildren(h("b", {}, me.role ?? "no role"),
     h("span", {}, `account ${me.account.slice(0, 8)}… · ${me.site === "edge" ? `edge ${me.edge || "?"}` : "control plane"}`));
   show();
