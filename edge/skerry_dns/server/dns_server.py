@@ -79,6 +79,8 @@ class DnsServer:
         self.fast = fast
         self.limits = limits or StreamLimits()
         self.streams: Counter[Address] = Counter()
+        self.open_streams: set[_Stream] = set()
+        self.is_closed = False
         self._transports: list[asyncio.DatagramTransport] = []
         self._servers: list[asyncio.Server] = []
 
@@ -130,12 +132,16 @@ class DnsServer:
         return next(self.respond(query, _address(host), stream=False) or iter(()), None)
 
     async def close(self) -> None:
-        """Stop listening; connections that are open end when they are idle."""
+        """Stop listening, and close connections once what was answered is sent."""
+        self.is_closed = True
         if self.fast is not None:
             await self.fast.close()
         self._leave_datagrams()
         for server in self._servers:
             server.close()
+        for stream in tuple(self.open_streams):
+            stream.leave()
+        await asyncio.sleep(0)  # closed transports leave in the loop's next round
 
 
 class _Datagrams(asyncio.DatagramProtocol):
@@ -179,8 +185,10 @@ class _Stream(asyncio.Protocol):
         self._address = _address(peer[0])
         streams, limits = self._server.streams, self._server.limits
         streams[self._address] += 1
+        self._server.open_streams.add(self)
         if (
-            streams[self._address] > limits.connections_per_address
+            self._server.is_closed  # it was accepted before
+            or streams[self._address] > limits.connections_per_address
             or streams.total() > limits.connections
         ):
             self._transport.abort()
@@ -205,6 +213,7 @@ class _Stream(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._server.open_streams.discard(self)
         streams = self._server.streams
         streams[self._address] -= 1
         if streams[self._address] <= 0:
@@ -266,10 +275,10 @@ class _Stream(asyncio.Protocol):
             self._timer.cancel()
         loop = asyncio.get_running_loop()
         if self._transport is not None:
-            self._timer = loop.call_later(self._server.limits.idle_seconds, self._leave)
+            self._timer = loop.call_later(self._server.limits.idle_seconds, self.leave)
 
-    def _leave(self) -> None:
-        """Abort: nothing came, or what was sent is not read, and then closing would not end."""
+    def leave(self) -> None:
+        """Close; abort where what was sent is not read, since closing would not end then."""
         if self._transport is not None:
             (self._transport.abort if self._is_full else self._transport.close)()
 

@@ -42,6 +42,22 @@ def framed(name: str) -> bytes:
     return struct.pack("!H", len(data)) + data
 
 
+def test_connections_end_with_the_server() -> None:
+    async def main() -> None:
+        server = DnsServer(responder(), LIMITS)
+        port = await server.listen(LOOPBACK, 0)
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(framed("static"))
+        assert (await read(reader)).answer
+        await server.close()
+        assert await reader.read() == b""
+        assert server.open_streams == set()
+        assert not server.streams
+        writer.close()
+
+    uvloop.run(main())
+
+
 def test_udp_and_a_retry_over_tcp_for_what_was_cut() -> None:
     async def test(port: int) -> None:
         question = dns.message.make_query("many.example.test", "TXT", use_edns=0)
