@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.regions.control.joining import Platform, platform
 
-from skerry_cli.composition.serve_machines import _credentials, machines
+from skerry_cli.composition.serve_machines import JoinOptions, _credentials, machines
 from skerry_cli.home.keys import keep_private
 from skerry_cli.home.state import Config, Home, write_config
 from skerry_edge.gate.oidc.issuers import load_issuers
@@ -35,8 +35,8 @@ async def served_until_lost(control: Platform, home: Home) -> None:
     lost = asyncio.Event()
     listener = listen("127.0.0.1", 0, Limits())
     async with machines(
-        home, listener, control.store, Broken(), control.joined_machines, control.hosts, b"s" * 32,
-        frozenset(), lost=lost.set,
+        JoinOptions(host="127.0.0.1", port=0), home, listener, control.store, Broken(),
+        control.joined_machines, control.hosts, b"s" * 32, frozenset(), lost=lost.set,
     ):  # fmt: skip
         async with asyncio.timeout(60):
             await lost.wait()
