@@ -1,4 +1,8 @@
-"""Edges of three machines spend one cap to its end while leaders of its stream are killed."""
+"""Edges of three machines spend one cap to its end while what keeps it fails.
+
+SKERRY_CAP_SECONDS=600 makes the run with killed leaders last that long, the others a third of it;
+the figures are logged (`--log-cli-level=INFO`).
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,16 @@ import logging
 import os
 import sys
 import time
+from asyncio.subprocess import Process
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.spender import TOKEN
+from tests.disks import CuttableDisk
+from tests.faults.spender import CLIENTS, LEAST, MOST, THINK_SECONDS, TOKEN
 from tests.regions.drivers.nats_server import NatsCluster
 
 from skerry_edge.money.purse import record_of
@@ -25,61 +34,219 @@ from skerry_regions.zones import GLOBAL
 
 pytestmark = pytest.mark.slow
 
-CAP = 300_000_000  # nano-dollars: about 14,000 requests
 EDGES = 3
-KILLS_AFTER = (8.0, 14.0)  # seconds
+SECONDS = float(os.environ.get("SKERRY_CAP_SECONDS", "40"))  # that the longest run's cap lasts
+PER_SECOND = EDGES * CLIENTS / THINK_SECONDS * (MOST + LEAST) / 2  # nano-dollars
+SQLITE_CAP = int(5 * PER_SECOND / EDGES)  # for one edge alone
 AWAY_SECONDS = 8.0  # that a server is not there
+FREE_REQUESTS = 20  # of the largest size: while so much is free none is refused
+DISK_BYTES = 64 << 20  # of a server
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("edge", "core", "regions", "sdk", ".")
 
 logger = logging.getLogger(__name__)
 
 
-def test_a_cap_is_spent_to_its_end_and_never_exceeded(tmp_path: Path) -> None:
-    cluster = NatsCluster(tmp_path)
+@dataclass
+class CapRun:
+    """A cap that edges spend, each a process of its own."""
+
+    cluster: NatsCluster
+    stream: KeyedStream
+    seconds: float  # that the cap lasts, about
+    processes: list[Process] = field(default_factory=list)
+    reports: list[dict[str, Any]] = field(default_factory=list)  # of those that were not killed
+    last_fault_at: float = 0.0  # monotonic
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def cap(self) -> int:
+        return int(self.seconds * PER_SECOND)
+
+    @property
+    def paid(self) -> int:
+        return sum(report["paid"] for report in self.reports)
+
+    @property
+    def refused_at(self) -> list[float]:
+        return sorted(at for report in self.reports for at in report["refused_at"])
+
+    def most(self, name: str) -> float:
+        """The largest of a figure."""
+        return float(max(report[name] for report in self.reports))
+
+    def sum(self, name: str) -> int:
+        return int(sum(report[name] for report in self.reports))
+
+    def most_free_when_refused(self) -> float:
+        """Requests of the largest size that were free then: neither spent nor set aside."""
+        return (
+            max(
+                self.cap - sum(committed_at(report["committed"], at) for report in self.reports)
+                for at in self.refused_at
+            )
+            / MOST
+        )
+
+    def struck(self, what: str) -> None:
+        self.last_fault_at = time.monotonic()
+        logger.info("%s after %.1f s", what, self.last_fault_at - self.began)
+
+    async def recorded(self) -> set[int]:
+        """What the record has as spent: of this day, and of the one that the run began on."""
+        record, _ = record_of(await self.stream.last(key_of(TOKEN)))
+        ago = time.time() - (time.monotonic() - self.began)
+        return {record.used(periods_at(at)[0].name) for at in (ago, time.time())}
+
+
+Fault = Callable[[CapRun], Awaitable[None]]
+
+
+def run_to_the_end(cluster: NatsCluster, seconds: float, fault: Fault, check: Fault) -> None:
+    """Have a cap spent to its end while a fault strikes, and check what came of it."""
+
+    async def run() -> None:
+        jetstream = JetStream(cluster.state)
+        await jetstream.open((MONEY, GLOBAL))
+        while jetstream.problem:  # noqa: ASYNC110  (a cluster's first seconds)
+            await asyncio.sleep(0.1)
+        run = CapRun(cluster, KeyedStream(jetstream, MONEY, GLOBAL), seconds)
+        run.processes = [
+            await spender(f"edge-{i}", cluster.url, run.cap, EDGES) for i in range(EDGES)
+        ]
+        reports = [asyncio.create_task(each.communicate()) for each in run.processes]
+        await fault(run)
+        run.reports = [json.loads(told) for told, _ in await asyncio.gather(*reports) if told]
+        logger.info("left %.4f %%", 100 * (run.cap - run.paid) / run.cap)
+        assert run.refused_at[0] > run.last_fault_at, "it was spent too fast to be struck"
+        await check(run)
+        await jetstream.close()
+
     try:
-        asyncio.run(show(cluster))
+        asyncio.run(run())
     finally:
         cluster.stop()
 
 
-async def show(cluster: NatsCluster) -> None:
-    jetstream = JetStream(cluster.state)
-    await jetstream.open((MONEY, GLOBAL))
-    while jetstream.problem:  # noqa: ASYNC110  (a cluster's first seconds)
-        await asyncio.sleep(0.1)
-    stream = KeyedStream(jetstream, MONEY, GLOBAL)
-    days = {today()}
-    running = [asyncio.create_task(spent_by(f"edge-{i}", cluster)) for i in range(EDGES)]
-    for after in KILLS_AFTER:
-        await asyncio.sleep(after)
-        leader = await cluster.leader(stream.name)
-        cluster.kill(leader)
-        logger.info("killed %s", leader)
-        asyncio.get_running_loop().call_later(AWAY_SECONDS, cluster.start, leader)
-    reports = await asyncio.gather(*running)
-    paid = sum(report["paid"] for report in reports)
-    logger.info("left %.4f %%; %s", 100 * (CAP - paid) / CAP, reports)
-    assert 0.995 * CAP <= paid <= CAP
-    unavailable = sum(report["unavailable"] for report in reports)
-    assert unavailable <= 0.01 * sum(report["requests"] for report in reports)
-    assert min(report["refused_after"] for report in reports) > sum(KILLS_AFTER)
-    record, _ = record_of(await stream.last(key_of(TOKEN)))
-    days.add(today())
-    assert paid in {record.used(day) for day in days}, "what is paid is what the record says"
-    await jetstream.close()
+async def is_spent(run: CapRun) -> None:
+    """Nobody spent more, and none was refused while money was there."""
+    assert 0.995 * run.cap <= run.paid <= run.cap
+    assert run.most_free_when_refused() < FREE_REQUESTS
+    assert run.paid in await run.recorded(), "what is paid is what the record says"
 
 
-def today() -> str:
-    return periods_at(time.time())[0].name
+def test_a_cap_is_spent_to_its_end_and_never_exceeded(tmp_path: Path) -> None:
+    """While the leader of its stream is killed, twice; and no slower than with SQLite."""
+
+    async def kill_leaders(run: CapRun) -> None:
+        for part in (0.2, 0.35):
+            await asyncio.sleep(part * run.seconds)
+            leader = await run.cluster.leader(run.stream.name)
+            run.cluster.kill(leader)
+            run.struck(f"killed {leader}")
+            asyncio.get_running_loop().call_later(AWAY_SECONDS, run.cluster.start, leader)
+
+    async def check(run: CapRun) -> None:
+        alone = await spender("sqlite", str(tmp_path / "spending.db"), SQLITE_CAP, 1)
+        sqlite = json.loads((await alone.communicate())[0])
+        figures = {
+            "seconds": run.refused_at[-1] - run.began,
+            "requests": run.sum("requests"),
+            "left_percent": 100 * (run.cap - run.paid) / run.cap,
+            "refused": len(run.refused_at),
+            "most_free_when_refused": run.most_free_when_refused(),
+            "unavailable": run.sum("unavailable"),
+            **{name: run.most(name) for name in ("p50_ms", "p99_ms", "max_ms")},
+            "sqlite_p50_ms": sqlite["p50_ms"],
+        }
+        logger.info("%s", json.dumps(figures))
+        await is_spent(run)
+        assert figures["unavailable"] <= 0.01 * figures["requests"]
+        assert figures["p50_ms"] <= figures["sqlite_p50_ms"]
+
+    run_to_the_end(NatsCluster(tmp_path / "nats"), SECONDS, kill_leaders, check)
 
 
-async def spent_by(edge: str, cluster: NatsCluster) -> dict[str, Any]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.faults.spender", cluster.url, edge, str(CAP), str(EDGES),
+def test_what_was_not_synced_is_lost_when_the_power_is_cut(tmp_path: Path) -> None:
+    """Or the next test would show nothing."""
+    disk = CuttableDisk(tmp_path / "disk", DISK_BYTES)
+    try:
+        with (disk.folder / "file").open("wb", buffering=0) as file:
+            file.write(b"synced")
+            os.fsync(file)
+            file.write(b", and more")
+            disk.cut()
+        disk.back()
+        assert (disk.folder / "file").read_bytes() == b"synced"
+    finally:
+        disk.close()
+
+
+def test_a_power_cut_at_all_servers_gives_no_money_back(tmp_path: Path) -> None:
+    """Each loses what it has not synced, all at once."""
+    (tmp_path / "disks").mkdir()
+    names = [f"n{number}" for number in range(1, 4)]
+    disks = [CuttableDisk(tmp_path / "disks" / name, DISK_BYTES) for name in names]
+
+    async def cut(run: CapRun) -> None:
+        await asyncio.sleep(0.4 * run.seconds)
+        for disk in disks:
+            disk.cut()
+        for name, disk in zip(run.cluster.names, disks, strict=True):
+            run.cluster.kill(name)
+            disk.back()
+            run.cluster.start(name)
+        run.struck("cut the power")
+
+    try:
+        cluster = NatsCluster(tmp_path / "nats", stores=tmp_path / "disks")
+        run_to_the_end(cluster, SECONDS / 3, cut, is_spent)
+    finally:
+        for disk in disks:
+            disk.close()
+
+
+def test_a_store_that_forgot_all_is_told_again(tmp_path: Path) -> None:
+    async def forget(run: CapRun) -> None:
+        await asyncio.sleep(0.4 * run.seconds)
+        for name in run.cluster.names:
+            run.cluster.kill(name)
+        for name in run.cluster.names:
+            run.cluster.forget(name)
+            run.cluster.start(name)
+        run.struck("lost all that was stored")
+
+    run_to_the_end(NatsCluster(tmp_path / "nats"), SECONDS / 3, forget, is_spent)
+
+
+def test_an_edge_that_dies_keeps_its_part_and_the_others_spend_the_rest(tmp_path: Path) -> None:
+    async def kill_edge(run: CapRun) -> None:
+        await asyncio.sleep(0.4 * run.seconds)
+        run.processes[0].kill()
+        run.struck("killed an edge")
+
+    async def check(run: CapRun) -> None:
+        assert len(run.reports) == EDGES - 1
+        [used] = await run.recorded()
+        assert used <= run.cap
+        left = used - run.paid
+        logger.info("the dead edge has %.1f %%", 100 * left / run.cap)
+        assert 0 < left < run.cap / 2
+        assert run.paid >= 0.995 * (run.cap - left)
+
+    run_to_the_end(NatsCluster(tmp_path / "nats"), SECONDS / 3, kill_edge, check)
+
+
+def committed_at(changes: list[tuple[float, int]], at: float) -> int:
+    """Nano-dollars that an edge's requests had spent, or set aside, at a time."""
+    number = bisect_right(changes, at, key=lambda change: change[0])
+    assert number > 0, "what an edge has kept of it goes back far enough"
+    return changes[number - 1][1]
+
+
+async def spender(edge: str, state: str, cap: int, edges: int) -> Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.faults.spender", state, edge, str(cap), str(edges),
         stdout=asyncio.subprocess.PIPE, cwd=ROOT,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(str(ROOT / each) for each in FOLDERS)},
     )  # fmt: skip
-    told, _ = await process.communicate()
-    report: dict[str, Any] = json.loads(told)
-    return report

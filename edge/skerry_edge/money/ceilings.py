@@ -14,23 +14,25 @@ it were spent: a cap bites early, never late. Amounts are whole nano-dollars.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import date, timedelta
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-HORIZON_SECONDS = 20.0  # of spending that a lease should last: two elections of the store
+from skerry_edge.money.spending import Kind, before, kind_of
+
+HORIZON_SECONDS = 75.0  # of spending that a lease should last: with half of it more is asked for
 PACE_SECONDS = 0.5  # between two looks at the pace
 PACE_WEIGHT = 0.3  # of the newest look
 LEAST_REQUESTS = 4  # of the largest size, that a lease holds
-SMALL_REQUESTS = 20  # of the largest size; a cap of fewer has no leases
+SMALL_REQUESTS = 20
+"""Of the largest size: a cap of fewer has no leases, and so many are in all leases together at most
+when one is refused."""
 MAX_LIVES = 256  # in a record; of more, who changed longest ago counts as closed
 UNCAPPED = 1 << 60
 
 Amount = Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)]
 ByPeriod = dict[str, Amount]  # by "2026-11-21" or "2026-11"
-Kind = Literal["day", "month"]
 Giving = Literal["nothing", "surplus", "all"]
 
 
@@ -54,10 +56,6 @@ class CapRecord(Struct, frozen=True, array_like=True):
         return self.closed.get(period, 0) + sum(
             each.amounts.get(period, 0) for each in self.ceilings.values()
         )
-
-
-def kind_of(period: str) -> Kind:
-    return "day" if len(period) == len("2026-11-21") else "month"
 
 
 class Lease:
@@ -139,17 +137,20 @@ class Lease:
         """Return whether it is time to ask for more."""
         return self.room(periods) < self.target(periods, now) // 2
 
-    def is_to_give(self, periods: Sequence[str], now: float) -> bool:
-        """Return whether others lack what is not needed here, or the cap was lowered."""
+    def is_to_give(self, periods: Sequence[str], now: float, edges: int = 1) -> bool:
+        """Return whether others of so many edges lack what is here, or the cap was lowered."""
         own = self.record.ceilings.get(self.life)
-        if own is not None and not _is_same(own.amounts, self._ceiling):  # the cap was lowered
-            return True
-        others = self.record.wanted.keys() - {self.life}
-        return bool(others) and self.room(periods) > self.target(periods, now) // 4
+        is_lowered = own is not None and not _is_same(own.amounts, self._ceiling)
+        return is_lowered or self.is_lacked(periods, now, edges)
 
-    def is_to_settle(self, periods: Sequence[str], now: float) -> bool:
-        """Return whether what comes back goes to all at once: of small caps there are no leases."""
-        return self.room(periods) > 0 and not self.target(periods, now)
+    def is_lacked(self, periods: Sequence[str], now: float, edges: int = 1) -> bool:
+        """Return whether others of so many edges lack what is here; all, where a cap is so small
+        that there are no leases."""
+        target, room = self.target(periods, now), self.room(periods)
+        others = self.record.wanted.keys() - {self.life}
+        if not target:
+            return room > 0
+        return bool(others) and room > self._kept(0, target, edges)
 
     def may_have(self, amount: int, periods: Sequence[str]) -> bool:
         """Return whether there is enough without what others hold, as far as is known."""
@@ -215,10 +216,16 @@ class Lease:
         if giving == "all":
             return -max(0, room)
         if giving == "surplus" or free < 0:
-            given = max(room - max(need, target // 4), min(room, -free))
+            given = max(room - max(need, self._kept(room, target, edges)), min(room, -free))
             return -max(0, given)
         fair = max(need - room, free // (2 * max(1, edges)))
         return max(0, min(max(need, target) - room, fair, free))
+
+    def _kept(self, room: int, target: int, edges: int) -> int:
+        """Return what is kept of some room while others lack it: what is needed soon, or of less
+        than that one half, down to where all edges together have little."""
+        least = SMALL_REQUESTS * self._largest // max(1, edges)
+        return min(target // 4, max(room // 2, least))
 
     def stored(self, revision: int) -> None:
         """Take over what was planned: it is in the store."""
@@ -290,11 +297,4 @@ def _bounded(
 def _kept(amounts: ByPeriod, periods: Sequence[str]) -> ByPeriod:
     """Return those of this period, of the one before, which others may be in yet, and later."""
     first = {kind_of(each): each for each in sorted(periods, reverse=True)}
-    return {each: n for each, n in amounts.items() if each >= _before(first[kind_of(each)])}
-
-
-def _before(period: str) -> str:
-    """Return the day before a day, or the month before a month."""
-    if kind_of(period) == "day":
-        return (date.fromisoformat(period) - timedelta(days=1)).isoformat()
-    return (date.fromisoformat(f"{period}-01") - timedelta(days=1)).isoformat()[: len("2026-11")]
+    return {each: n for each, n in amounts.items() if each >= before(first[kind_of(each)])}

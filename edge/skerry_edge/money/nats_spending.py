@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping
 
 from skerry.errors import QuotaExceeded, Unavailable
 from skerry_edge.money.caps import Budget, Caps
-from skerry_edge.money.ceilings import Kind, Lease
+from skerry_edge.money.ceilings import Lease
 from skerry_edge.money.purse import NoRoom, Purse, record_of
 from skerry_edge.money.seal import SEALED
-from skerry_edge.money.spending import NANO, Hold, Period, exceeded, nano, periods_at
+from skerry_edge.money.spending import NANO, Hold, Kind, Period, exceeded, nano, periods_at
 from skerry_regions.drivers.jetstream.follower import StreamFollower
 from skerry_regions.drivers.jetstream.specs import key_of
 from skerry_regions.drivers.jetstream.stream import KeyedStream, Stored

@@ -1,8 +1,7 @@
 """One payer's money at one edge: what requests spend at once, and a worker that has more come.
 
 The worker runs while something is to be done: requests wait, the lease runs low, others lack what
-is not needed here, a write's outcome is unknown, the store has forgotten. It makes one change at a
-time.
+is here, a write's outcome is unknown, the store has forgotten. It makes one change at a time.
 """
 
 from __future__ import annotations
@@ -13,14 +12,15 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
 from skerry.errors import Unavailable
 from skerry_edge.money.caps import Caps
-from skerry_edge.money.ceilings import CapRecord, Giving, Kind, Lease
+from skerry_edge.money.ceilings import CapRecord, Giving, Lease
+from skerry_edge.money.spending import Kind
 from skerry_regions.drivers.jetstream.stream import KeyedStream, RevisionConflict, Stored, Write
 
 RECALL_SECONDS = 0.25  # that a request waits for others to give back
@@ -98,8 +98,8 @@ class Purse:
         """Count what a request did cost less, or more."""
         self.num_holds -= 1
         self.lease.add(change, periods)
-        if self.is_read and self.lease.is_to_settle(self._periods(), self._clock()):
-            self.give("surplus")  # there are no leases of small caps
+        if self.is_read and self._is_lacked():
+            self.give("surplus")
 
     def go_by(self, caps: Caps, by_kind: Mapping[Kind, int]) -> None:
         """Take over the configuration's caps, and say so where they are others than before."""
@@ -118,9 +118,8 @@ class Purse:
         """Take over what somebody wrote: maybe somebody lacks what is not needed here."""
         self.lease.seen(_decode(stored.data), stored.sequence)
         self._changed.set()
-        if self.is_read and (
-            self.lease.is_forgotten or self.lease.is_to_give(self._periods(), self._clock())
-        ):
+        is_to_give = self.lease.is_to_give(self._periods(), self._clock(), self._edges())
+        if self.is_read and (self.lease.is_forgotten or is_to_give):
             self.give("surplus")
 
     def lost(self) -> None:
@@ -177,7 +176,7 @@ class Purse:
                 pass
         except Exception as error:
             logger.exception("money of %s", self._key)
-            self._fail(Unavailable(f"what is spent cannot be read: {error}"))
+            _fail(self._waiting, Unavailable(f"what is spent cannot be read: {error}"))
         finally:
             self._worker = None
 
@@ -208,6 +207,9 @@ class Purse:
             return bool(self._waiting) or self._write is not None or is_lost
         return True
 
+    def _is_lacked(self) -> bool:
+        return self.lease.is_lacked(self._periods(), self._clock(), self._edges())
+
     def _is_low(self) -> bool:
         now = self._clock()
         if self._is_resting or now < self._renew_after:
@@ -236,11 +238,9 @@ class Purse:
             if self._grant():  # refusals of others meanwhile do not put this off
                 self._empty_until = self._clock() + AGAIN_SECONDS
         if self._write is None and self._grant():
-            for waiting in asked:
-                if not waiting.outcome.done():
-                    waiting.outcome.set_exception(NoRoom())
+            _fail(asked, NoRoom())
             self._grant()
-            if self.lease.is_to_settle(self._periods(), self._clock()):
+            if self._is_lacked():
                 self.give("surplus")
 
     async def _wait_for_others(self, need: int) -> None:
@@ -288,10 +288,11 @@ class Purse:
             self.lease.opened(*record_of(stored))
         self.is_read, self._must_read = True, False
 
-    def _fail(self, error: Unavailable) -> None:
-        for waiting in self._waiting:
-            if not waiting.outcome.done():
-                waiting.outcome.set_exception(error)
+
+def _fail(requests: Iterable[WaitingRequest], error: Exception) -> None:
+    for waiting in requests:
+        if not waiting.outcome.done():
+            waiting.outcome.set_exception(error)
 
 
 def record_of(stored: Stored | None) -> tuple[CapRecord, int]:

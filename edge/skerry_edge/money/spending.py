@@ -10,7 +10,7 @@ whole nano-dollars.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Literal, Protocol
 
 from skerry.errors import QuotaExceeded
@@ -18,6 +18,8 @@ from skerry_edge.money.caps import Budget, Payer
 from skerry_regions.models.catalog import Price
 
 NANO = 1_000_000_000
+
+Kind = Literal["day", "month"]
 
 Written = tuple[int, float]
 """Tokens that were computed and stay cached for a time, and what these cost in US$."""
@@ -29,7 +31,7 @@ class Period:
     """A UTC day or month."""
 
     name: str  # "2026-11-21", "2026-11"
-    what: Literal["day", "month"]
+    what: Kind
     seconds_left: float
 
 
@@ -68,6 +70,18 @@ def periods_at(now: float) -> tuple[Period, Period]:
         Period(moment.strftime("%Y-%m-%d"), "day", (midnight - moment).total_seconds()),
         Period(moment.strftime("%Y-%m"), "month", (first - moment).total_seconds()),
     )
+
+
+def kind_of(period: str) -> Kind:
+    """Return what a period is, by its name."""
+    return "day" if len(period) == len("2026-11-21") else "month"
+
+
+def before(period: str) -> str:
+    """Return the day before a day, or the month before a month."""
+    if kind_of(period) == "day":
+        return (date.fromisoformat(period) - timedelta(days=1)).isoformat()
+    return (date.fromisoformat(f"{period}-01") - timedelta(days=1)).isoformat()[: len("2026-11")]
 
 
 class Spending(Protocol):

@@ -91,19 +91,24 @@ class NatsCluster:
     started again."""
 
     def __init__(
-        self, folder: Path, size: int = 3, sync: str = "always", tls: Path | None = None
+        self,
+        folder: Path,
+        size: int = 3,
+        sync: str = "always",
+        tls: Path | None = None,
+        stores: Path | None = None,
     ) -> None:
-        """`tls`: a folder of certificates, which all servers have; clients need one, too."""
+        """`tls`: a folder of certificates, which all servers have; clients need one, too. `stores`
+        has a folder for what each server stores; None: it is in `folder`."""
         self.folder = folder
         self._scheme = "nats" if tls is None else "tls"
+        self._stores = stores
         self.names = [f"n{number}" for number in range(1, size + 1)]
         ports = free_ports(2 * size)
         self._ports = dict(zip(self.names, ports[:size], strict=True))
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         for number, name in enumerate(self.names):
-            text = CONFIG.format(
-                name=name, port=ports[number], store=folder / name / "store", sync=sync
-            )
+            text = CONFIG.format(name=name, port=ports[number], store=self.store(name), sync=sync)
             if tls is not None:
                 text += TLS.format(folder=tls)
             if size > 1:
@@ -142,7 +147,10 @@ class NatsCluster:
 
     def forget(self, name: str) -> None:
         """Remove what a server that was killed has stored."""
-        shutil.rmtree(self.folder / name / "store", ignore_errors=True)
+        shutil.rmtree(self.store(name), ignore_errors=True)
+
+    def store(self, name: str) -> Path:
+        return (self._stores or self.folder) / name / "store"
 
     def stop(self) -> None:
         for process in self._processes.values():

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from tests.regions.drivers.faults import FAULTS, Fault, FaultPlan
 from tests.regions.drivers.nats_server import NatsCluster, NatsServer
 
@@ -129,6 +132,33 @@ def test_a_record_that_two_change_loses_no_change_whatever_fails(
     while asyncio.run(run(at)):
         at += 1
     assert at >= 4
+
+
+class Deafened(Client):
+    """Of which a request is cancelled just as its answer comes, as `asyncio.wait_for` has it."""
+
+    async def request(self, *args: Any, **options: Any) -> Msg:
+        answer = await super().request(*args, **options)
+        task = asyncio.current_task()
+        if task is not None and task.get_name() == "ended":
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
+        return answer
+
+
+def test_a_cancellation_that_comes_with_an_answer_is_not_lost(server: NatsCluster) -> None:
+    async def use() -> None:
+        jetstream = JetStream(server.state, make_client=Deafened)
+        await jetstream.open((SPEC, "eu"))
+        stream = KeyedStream(jetstream, SPEC, "eu")
+        assert (await stream.state()).num_messages >= 0
+        ended = asyncio.create_task(stream.state(), name="ended")
+        await asyncio.wait([ended])
+        assert ended.cancelled()
+        await jetstream.close()
+
+    asyncio.run(use())
 
 
 def test_a_full_stream_refuses(server: NatsCluster) -> None:

@@ -153,12 +153,17 @@ class JetStream:
     async def _send(
         self, subject: str, data: bytes, headers: Mapping[str, str] | None, seconds: float
     ) -> Msg:
+        task = asyncio.current_task()
+        cancellations = 0 if task is None else task.cancelling()
         try:
-            return await self._client.request(
+            answer = await self._client.request(
                 subject, data, timeout=seconds, headers=dict(headers) if headers else None
             )
         except (NatsError, OSError, TimeoutError) as error:
             raise _away(error) from error
+        if task is not None and task.cancelling() > cancellations:
+            raise asyncio.CancelledError  # Python 3.11's `wait_for` loses one that comes with it
+        return answer
 
     # --- making it --------------------------------------------------------------------------------
 
