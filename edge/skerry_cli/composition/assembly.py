@@ -31,6 +31,7 @@ from skerry_cli.logs import logs_prompts
 from skerry_edge.gate.oidc.logins import Logins
 from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.generation.edge import Edge
+from skerry_edge.telemetry.metrics import EdgeMetrics
 from skerry_edge.telemetry.otlp import OTLPNotInstalled, is_configured, open_exporter
 from skerry_edge.telemetry.trace_store import TraceStore
 from skerry_edge.telemetry.tracing import TraceRecord
@@ -99,6 +100,7 @@ async def assembled(
     id: str,
     region: str,
     tokens: TokenStore,
+    metrics: EdgeMetrics,
     edges: Callable[[], int] = lambda: 1,
     hosts: frozenset[str] = frozenset(),
     **more: Any,
@@ -114,7 +116,7 @@ async def assembled(
         exporting(id, region) as export,
         opened_state(home, os.environ, id) as state,
     ):
-        stores = open_stores(home, id, state)
+        stores = open_stores(home, id, state, lambda outcome: metrics.answers.add(1, outcome))
         journal = stores.journal
         async with (
             shared_usage(home, home.stores / JOURNAL_NAME, id, state),
@@ -146,6 +148,7 @@ async def assembled(
                 responses=open_responses(home, state),
                 batches=open_batches(home, state),
                 stores=stores,
+                metrics=metrics,
                 hosts=hosts | edge_hosts(),
                 cors_origins=cors_origins(),
                 traces=TraceStore(id),

@@ -11,13 +11,14 @@ import errno
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skerry.errors import SkerryError
 from skerry_cli.home.errors import CannotStart
+from skerry_cli.home.shared.answers import share_answers
 from skerry_cli.home.shared_state import open_queue
 from skerry_cli.home.state import Config, Home, read_config, write_config
 from skerry_edge.api import cors
@@ -32,6 +33,7 @@ from skerry_edge.ledger.idempotency import RequestKeys
 from skerry_edge.ledger.responses_store import Responses, ResponseStore
 from skerry_edge.ledger.stores import Stores, cache_ttl_from, keeps_chains
 from skerry_edge.limits import Limits
+from skerry_edge.shared.redis_answers import Outcome
 from skerry_edge.text.encoder import EncoderText
 from skerry_edge.text.model import TextModel
 from skerry_edge.text.template import TemplateError
@@ -210,8 +212,11 @@ def _shared_keys(home: Home, state: JetStream | None) -> RequestKeys | None:
     return NatsKeys(KeyedStream(state, IDEMPOTENCY, home.zone))
 
 
-def open_stores(home: Home, edge: str, state: JetStream | None) -> Stores:
-    """Return where an edge keeps what it remembers of requests. Raises `CannotStart`."""
+def open_stores(
+    home: Home, edge: str, state: JetStream | None, count: Callable[[Outcome], None]
+) -> Stores:
+    """Return where an edge keeps what it remembers of requests; `count` is called with how looking
+    for an answer at a shared cache ended. Raises `CannotStart`."""
     try:
         return Stores.in_folder(
             home.stores,
@@ -219,6 +224,7 @@ def open_stores(home: Home, edge: str, state: JetStream | None) -> Stores:
             cache_ttl=cache_ttl_from(os.environ),
             keeps_chains=keeps_chains(os.environ),
             idempotency=_shared_keys(home, state),
+            share_answers=share_answers(home, os.environ, count),
         )
     except ValueError as error:
         raise CannotStart(str(error)) from None

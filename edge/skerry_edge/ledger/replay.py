@@ -11,9 +11,9 @@ from skerry_edge.ledger.idempotency import REPLAYED_HEADER, IdempotencyKey
 from skerry_edge.ledger.idempotency import TTL_SECONDS as IDEMPOTENT_SECONDS
 from skerry_edge.ledger.response_cache import (
     STATUS_HEADER,
+    AnswerCache,
     CachePolicy,
     Event,
-    ResponseCache,
     StoredAnswer,
     key_of,
 )
@@ -70,7 +70,7 @@ class ReplayedStream:
 class Lookup:
     """One request's part in the cache: the keys of its answer, and for how long it is kept."""
 
-    def __init__(self, cache: ResponseCache, tenant: str, ttl_by_key: Mapping[bytes, int]) -> None:
+    def __init__(self, cache: AnswerCache, tenant: str, ttl_by_key: Mapping[bytes, int]) -> None:
         self._cache = cache
         self._tenant = tenant
         self._ttl_by_key = ttl_by_key
@@ -91,7 +91,7 @@ class Lookup:
 
 
 async def look_up(
-    cache: ResponseCache | None,
+    cache: AnswerCache | None,
     policy: CachePolicy | None,
     idempotency: IdempotencyKey | None,
     caller: Caller,

@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from hashlib import blake2b
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct
@@ -72,8 +73,8 @@ class StoredAnswer(Struct, array_like=True):
     vectors: list[bytes] = []
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_decoder = msgspec.msgpack.Decoder(StoredAnswer)
+encode_answer = msgspec.msgpack.Encoder().encode
+decode_answer = msgspec.msgpack.Decoder(StoredAnswer).decode
 
 
 class CachePolicy(Struct, frozen=True):
@@ -125,14 +126,31 @@ def _ttl(given: str | None, default: int | None) -> int | None:
 
 def key_of(*parts: object) -> bytes:
     """Return the name of whatever these parts say: plain data and wire structs."""
-    return blake2b(_encode(parts), digest_size=KEY_BYTES, person=b"skerry answer").digest()
+    return blake2b(encode_answer(parts), digest_size=KEY_BYTES, person=b"skerry answer").digest()
 
 
-class ResponseCache:
-    """Answers by tenant and key, on disk; none finds another's.
+class AnswerCache(Protocol):
+    """Answers by tenant and key; none finds another's. Every driver passes one conformance suite.
 
     A cache that cannot be used finds nothing and keeps nothing: no request fails for it.
     """
+
+    async def find(self, tenant: str, key: bytes) -> StoredAnswer | None:
+        """Return the answer under a key, unless it expired or had to go."""
+        ...
+
+    def keep(self, tenant: str, ttl_by_key: Mapping[bytes, int], answer: StoredAnswer) -> None:
+        """Keep an answer under each key for so many seconds, unless it is too large. Returns at
+        once."""
+        ...
+
+    def close(self) -> None:
+        """Write what is to be kept. Idempotent."""
+        ...
+
+
+class ResponseCache:
+    """See `AnswerCache`: a file, which the edges of one home share."""
 
     def __init__(
         self,
@@ -151,19 +169,16 @@ class ResponseCache:
         self._clock = clock
 
     async def find(self, tenant: str, key: bytes) -> StoredAnswer | None:
-        """Return the answer under a key, unless it expired or had to go."""
         values = (tenant, key, self._clock())
         reading = self._database.read(lambda database: _find(database, values))
         try:
             document = await asyncio.wrap_future(reading)
-            return None if document is None else _decoder.decode(document)
+            return None if document is None else decode_answer(document)
         except (Unavailable, msgspec.DecodeError) as error:
             logger.warning("the response cache cannot be read: %s", error)
             return None
 
     def keep(self, tenant: str, ttl_by_key: Mapping[bytes, int], answer: StoredAnswer) -> None:
-        """Keep an answer under each key for so many seconds, unless it is too large. Returns at
-        once."""
         now = self._clock()
         expires = {key: now + ttl for key, ttl in ttl_by_key.items()}
         self._database.write(
@@ -171,7 +186,6 @@ class ResponseCache:
         ).add_done_callback(_warn)
 
     def close(self) -> None:
-        """Write what is to be kept. Idempotent."""
         self._database.close()
 
     def _keep(
@@ -182,7 +196,7 @@ class ResponseCache:
         answer: StoredAnswer,
         now: float,
     ) -> None:
-        document = _encode(answer)
+        document = encode_answer(answer)
         if len(document) > min(MAX_ENTRY_BYTES, self._max_tenant_bytes, self._max_bytes):
             return
         database.execute("DELETE FROM answers WHERE expires <= ?", (now,))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from skerry_edge.ledger.idempotency import IdempotencyKeys, RequestKeys
-from skerry_edge.ledger.response_cache import MAX_TTL_SECONDS, ResponseCache
+from skerry_edge.ledger.response_cache import MAX_TTL_SECONDS, AnswerCache, ResponseCache
 from skerry_edge.ledger.usage_journal import UsageJournal
 from skerry_edge.whole_numbers import whole_number
 
@@ -19,7 +19,7 @@ CHAINS_VARIABLE = "SKERRY_USAGE_CHAINS"
 class Stores:
     """The files of one edge; None is a store that this edge does without."""
 
-    cache: ResponseCache | None = None
+    cache: AnswerCache | None = None
     cache_ttl: int | None = None  # seconds, for requests that say nothing of the cache
     idempotency: RequestKeys | None = None
     journal: UsageJournal | None = None
@@ -33,11 +33,13 @@ class Stores:
         cache_ttl: int | None = None,
         keeps_chains: bool = True,
         idempotency: RequestKeys | None = None,
+        share_answers: Callable[[AnswerCache], AnswerCache] = lambda own: own,
     ) -> Stores:
         """Return files that the edges of a zone may share; `edge` is the id of this one. Keys are
-        in one of them, too, unless `idempotency` has them."""
+        in one of them, too, unless `idempotency` has them. `share_answers` puts a cache of several
+        homes behind the file."""
         return cls(
-            cache=ResponseCache(folder / "answers.db"),
+            cache=share_answers(ResponseCache(folder / "answers.db")),
             cache_ttl=cache_ttl,
             idempotency=idempotency or IdempotencyKeys(folder / "idempotency.db"),
             journal=UsageJournal(folder / "usage.db", edge=edge, keeps_chains=keeps_chains),

@@ -26,6 +26,8 @@ from skerry_regions.prometheus import (
     exposition,
 )
 
+SHARED_OUTCOMES = ("hit", "miss", "damaged", "error", "skipped")
+
 __all__ = ["CONTENT_TYPE", "EdgeMetrics"]
 
 
@@ -103,6 +105,12 @@ class EdgeMetrics(StreamMetrics):
             "skerry_batch_attempts_total",
             "Attempts at queued requests: succeeded, failed, dead or deferred.",
             ("model_name", "outcome"),
+        )
+        self.answers = Counter(
+            "skerry_shared_answers_total",
+            "Look-ups at a response cache that several edges share.",
+            ("outcome",),
+            known=lambda: [(outcome,) for outcome in SHARED_OUTCOMES],
         )
         self.running = Level("skerry_requests_in_progress", "Generating requests at this moment.")
         self.sockets = Level("skerry_websockets", "WebSockets that are open.")

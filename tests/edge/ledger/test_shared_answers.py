@@ -1,0 +1,360 @@
+"""Response caches: one suite over the edge's own, one of several edges, and both; and a server that
+is away, slow, emptied or full of other things."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.edge.ledger.redis_server import RedisServer
+from tests.edge.ledger.test_response_cache import KEY, OTHER_KEY, answer
+
+from skerry_cli.home.errors import CannotStart
+from skerry_cli.home.keys import secret
+from skerry_cli.home.shared.answers import server_of, share_answers
+from skerry_cli.home.state import Home
+from skerry_edge.ledger.response_cache import AnswerCache, ResponseCache, StoredAnswer
+from skerry_edge.shared.redis_answers import (
+    FAILURES,
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    CircuitBreaker,
+    RedisAnswers,
+    TieredAnswers,
+)
+
+SECRET = b"s" * 32
+PATIENT = 10.0  # seconds: no test depends on how fast the machine is
+
+pytestmark = pytest.mark.anyio
+if importlib.util.find_spec("redis") is None:
+    pytest.skip("redis-py is not installed", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[RedisServer]:
+    server = RedisServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def server(running: RedisServer) -> RedisServer:
+    running.ask("FLUSHALL")
+    return running
+
+
+class Opened:
+    """Caches that are closed in the end, and how looking ended."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self.server = server
+        self.made: list[AnswerCache] = []
+        self.outcomes = Counter[str]()
+
+    def redis(
+        self,
+        zone: str = "eu",
+        secret: bytes = SECRET,
+        *,
+        max_tenant_bytes: int = 1 << 20,
+        max_entries: int = 100,
+        find_seconds: float = PATIENT,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> RedisAnswers:
+        def count(outcome: str) -> None:
+            self.outcomes[outcome] += 1
+
+        cache = RedisAnswers(
+            self.server.url, secret=secret, zone=zone, max_tenant_bytes=max_tenant_bytes,
+            max_entries=max_entries, find_seconds=find_seconds, count=count, clock=clock,
+        )  # fmt: skip
+        self.made.append(cache)
+        return cache
+
+
+@pytest.fixture
+def opened(server: RedisServer) -> Iterator[Opened]:
+    caches = Opened(server)
+    yield caches
+    for each in caches.made:
+        each.close()
+
+
+Open = Callable[..., AnswerCache]
+
+
+@pytest.fixture(params=["file", "redis", "both"])
+def opening(request: pytest.FixtureRequest, tmp_path: Path, opened: Opened) -> Open:
+    def open_one(max_tenant_bytes: int = 1 << 20) -> AnswerCache:
+        if request.param == "redis":
+            return opened.redis(max_tenant_bytes=max_tenant_bytes)
+        own = ResponseCache(tmp_path / "answers.db", max_tenant_bytes=max_tenant_bytes)
+        opened.made.append(own)
+        if request.param == "file":
+            return own
+        return TieredAnswers(own, opened.redis(max_tenant_bytes=max_tenant_bytes))
+
+    return open_one
+
+
+async def kept(cache: AnswerCache, tenant: str = "t", key: bytes = KEY) -> StoredAnswer | None:
+    """What is found once it was written: that is not waited for."""
+    for _ in range(3000):
+        if (found := await cache.find(tenant, key)) is not None:
+            return found
+        await asyncio.sleep(0.005)
+    return None
+
+
+# --- of every cache -------------------------------------------------------------------------------
+
+
+async def test_an_answer_comes_back_whole_at_another_edge(opening: Open) -> None:
+    cache = opening()
+    cache.keep("t", {KEY: 60}, answer())
+    assert await kept(cache) == answer()
+    assert await opening().find("t", KEY) == answer()
+    assert await cache.find("t", OTHER_KEY) is None
+
+
+async def test_no_tenant_finds_anothers(opening: Open) -> None:
+    cache = opening()
+    cache.keep("t", {KEY: 60}, answer())
+    await kept(cache)
+    assert await cache.find("u", KEY) is None
+
+
+async def test_a_tenant_makes_room_at_its_own_cost_the_oldest_first(opening: Open) -> None:
+    cache = opening(max_tenant_bytes=20_000)
+    cache.keep("other", {KEY: 60}, answer())
+    await kept(cache, "other")
+    for number in range(10):
+        cache.keep("t", {bytes([number]): 60}, answer(b"x" * 4000))
+        await kept(cache, "t", bytes([number]))
+    found = [await cache.find("t", bytes([number])) is not None for number in (9, 0, 1, 2)]
+    assert found == [True, False, False, False]
+    assert await cache.find("other", KEY) == answer()
+
+
+async def test_what_is_too_large_is_not_kept(opening: Open) -> None:
+    cache = opening(max_tenant_bytes=2000)
+    cache.keep("t", {KEY: 60}, answer(b"x" * 4000))
+    cache.keep("t", {OTHER_KEY: 60}, answer())
+    await kept(cache, key=OTHER_KEY)
+    assert await cache.find("t", KEY) is None
+
+
+# --- of one that several edges share --------------------------------------------------------------
+
+
+async def test_what_is_in_the_server_names_nobody_and_is_bounded(opened: Opened) -> None:
+    cache = opened.redis(max_entries=5)
+    for number in range(8):
+        cache.keep("a tenant", {bytes([number]): 60}, answer())
+        await kept(cache, "a tenant", bytes([number]))
+    keys = opened.server.names()
+    assert len(keys) == 5 + 2
+    assert all(key.startswith("skerry:eu:{") and "tenant" not in key for key in keys)
+    assert all(opened.server.ask("TTL", key) not in (b":-1\r\n", b":-2\r\n") for key in keys)
+
+
+async def test_each_key_has_its_own_time_also_in_an_edges_own_cache(
+    opened: Opened, tmp_path: Path
+) -> None:
+    now = 1_000_000.0
+    shared = opened.redis()
+    shared.keep("t", {KEY: 60}, answer())
+    shared.keep("t", {OTHER_KEY: 600}, answer())
+    await kept(shared, key=OTHER_KEY)
+    own = ResponseCache(tmp_path / "answers.db", clock=lambda: now)
+    assert await TieredAnswers(own, shared).find("t", KEY) == answer()
+    assert await kept(own) == answer()
+    names = [name for name in opened.server.names() if name[-5:] not in ("order", "sizes")]
+    left = sorted(int(opened.server.ask("TTL", name)[1:-2]) for name in names)
+    assert 0 < left[0] <= 60 < left[1] <= 600
+    now += 60
+    assert await own.find("t", KEY) is None
+    for name in names:
+        opened.server.ask("PEXPIRE", name, "0")
+    assert await shared.find("t", OTHER_KEY) is None
+    own.close()
+
+
+async def test_zones_and_platforms_have_their_answers_apart(opened: Opened) -> None:
+    cache = opened.redis()
+    cache.keep("t", {KEY: 60}, answer())
+    await kept(cache)
+    assert await opened.redis(zone="us").find("t", KEY) is None
+    assert await opened.redis(secret=b"o" * 32).find("t", KEY) is None
+
+
+async def test_what_somebody_else_wrote_is_not_believed(opened: Opened) -> None:
+    cache = opened.redis()
+    cache.keep("t", {KEY: 60, OTHER_KEY: 60}, answer())
+    await kept(cache, key=OTHER_KEY)
+    one, other = (key for key in opened.server.names() if key[-5:] not in ("order", "sizes"))
+    opened.server.ask("COPY", one, other, "REPLACE")
+    found = [await cache.find("t", key) for key in (KEY, OTHER_KEY)]
+    assert sorted(each is None for each in found) == [False, True], "another answer's"
+    for content in (b"", b"\x01", b"\x02" + bytes(200), b"garbage" * 50):
+        opened.server.ask("SET", one, content)
+        opened.server.ask("SET", other, content)
+        assert [await cache.find("t", key) for key in (KEY, OTHER_KEY)] == [None, None]
+    assert opened.outcomes["damaged"] == 9
+    assert opened.outcomes["error"] == 0
+
+
+async def test_a_server_that_was_emptied_keeps_again(opened: Opened) -> None:
+    cache = opened.redis()
+    cache.keep("t", {KEY: 60}, answer())
+    await kept(cache)
+    opened.server.ask("FLUSHALL")
+    opened.server.ask("SCRIPT", "FLUSH")
+    assert await cache.find("t", KEY) is None
+    cache.keep("t", {KEY: 60}, answer())
+    assert await kept(cache) == answer()
+
+
+@pytest.mark.parametrize("lost", ["order", "sizes"])
+async def test_what_a_full_server_lets_go_stops_no_answer(opened: Opened, lost: str) -> None:
+    cache = opened.redis(max_tenant_bytes=2000)
+    for number in range(12):
+        key = bytes([number])
+        cache.keep("t", {key: 60}, answer())
+        if number == 3:
+            await kept(cache, key=key)
+            [name] = (name for name in opened.server.names() if name.endswith(lost))
+            opened.server.ask("DEL", name)
+    cache.keep("t", {KEY: 60}, answer(b"last"))
+    for _ in range(3000):
+        if await cache.find("t", KEY) is not None:
+            break
+        cache.keep("t", {KEY: 60}, answer(b"last"))
+        await asyncio.sleep(0.005)
+    assert await cache.find("t", KEY) == answer(b"last")
+    assert opened.outcomes["error"] == 0
+
+
+async def test_a_server_that_is_full_of_other_things_costs_the_cache_only(opened: Opened) -> None:
+    opened.server.ask("CONFIG", "SET", "maxmemory", "1")
+    cache = opened.redis()
+    for _ in range(10):
+        cache.keep("t", {KEY: 60}, answer())
+        assert await cache.find("t", KEY) is None
+    opened.server.ask("CONFIG", "SET", "maxmemory", "0")
+
+
+async def test_a_server_that_dies_is_left_alone_and_used_once_it_is_back(tmp_path: Path) -> None:
+    server, now = RedisServer(), 0.0
+    opened = Opened(server)
+    shared = opened.redis(clock=lambda: now)
+    cache = TieredAnswers(ResponseCache(tmp_path / "answers.db"), shared)
+    cache.keep("t", {KEY: 60}, answer())
+    await kept(shared)
+    server.kill()
+    assert await cache.find("t", KEY) == answer(), "its own cache is in front"
+    for _ in range(20):
+        assert await cache.find("t", OTHER_KEY) is None
+    assert opened.outcomes["error"] == FAILURES
+    assert opened.outcomes["skipped"] == 20 - FAILURES
+    server.start()
+    now += FIRST_PAUSE
+    cache.keep("t", {OTHER_KEY: 60}, answer(b"new"))
+    assert await kept(shared, key=OTHER_KEY) == answer(b"new")
+    cache.close()
+    server.stop()
+
+
+async def test_a_server_that_is_slow_costs_a_request_milliseconds(opened: Opened) -> None:
+    cache = opened.redis(find_seconds=0.005)
+    opened.server.signal(signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        for _ in range(200):
+            assert await cache.find("t", KEY) is None
+        assert time.monotonic() - began < 5, "200 calls; they would take 10 s one after the other"
+    finally:
+        opened.server.signal(signal.SIGCONT)
+    assert opened.outcomes["error"] == FAILURES
+    assert opened.outcomes["skipped"] == 200 - FAILURES
+
+
+def test_after_each_failure_the_server_is_left_alone_for_longer() -> None:
+    now = 0.0
+    breaker = CircuitBreaker(lambda: now)
+    for _ in range(FAILURES):
+        assert breaker.lets_through()
+        breaker.note(failed=True)
+    pause, pauses = FIRST_PAUSE, list[float]()
+    while pause < LONGEST_PAUSE:
+        assert not breaker.lets_through()
+        now += pause
+        assert breaker.lets_through()
+        assert not breaker.lets_through(), "one at a time tries it"
+        breaker.note(failed=True)
+        pauses.append(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0]
+    now += LONGEST_PAUSE
+    assert breaker.lets_through()
+    breaker.note(failed=False)
+    assert [breaker.lets_through() for _ in range(3)] == [True] * 3
+
+
+async def test_an_edge_shares_by_the_key_root_of_its_home(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    homes = [Home(tmp_path / name, zone="eu") for name in ("a", "b", "stranger")]
+    for home in homes:
+        home.create()
+    secret(homes[0])
+    shutil.copy(homes[0].secret, homes[1].secret)
+    outcomes = list[str]()
+    environ = {"SKERRY_RESPONSE_CACHE": f"eu={server.url}"}
+    one, other, stranger = (
+        share_answers(home, environ, outcomes.append)(ResponseCache(home.root / "answers.db"))
+        for home in homes
+    )
+    one.keep("t", {KEY: 60}, answer())
+    for _ in range(3000):
+        if await other.find("t", KEY) is not None:
+            break
+        await asyncio.sleep(0.005)
+    assert await other.find("t", KEY) == answer()
+    assert outcomes[-1] == "hit"
+    assert await stranger.find("t", KEY) is None
+    for cache in (one, other, stranger):
+        cache.close()
+
+
+# --- which server ---------------------------------------------------------------------------------
+
+
+def test_each_zone_has_its_own_server() -> None:
+    text = "redis://:a=b@10.0.0.9:6379/0 eu=rediss://cache.eu.example"
+    assert server_of(text, "global") == "redis://:a=b@10.0.0.9:6379/0"
+    assert server_of(text, "eu") == "rediss://cache.eu.example"
+    assert server_of(text, "us") is None
+    assert server_of("", "global") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("http://:secret@a", "is \\[ZONE=\\]redis://"),
+        ("eu=10.0.0.9", "is \\[ZONE=\\]redis://"),
+        ("redis://:secret@a redis://b", "two servers for global"),
+    ],
+)
+def test_what_is_no_server(text: str, message: str) -> None:
+    with pytest.raises(CannotStart, match=message) as refused:
+        server_of(text, "global")
+    assert "secret" not in str(refused.value)
