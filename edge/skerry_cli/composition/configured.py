@@ -13,6 +13,7 @@ from skerry.errors import AuthenticationError
 from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.state import Home, read_config
 from skerry_edge.gate.admission import Admission
+from skerry_edge.gate.meters import Rates
 from skerry_edge.gate.oidc.issuers import IssuersError, load_issuers
 from skerry_edge.gate.oidc.logins import Logins, load_libraries
 from skerry_edge.gate.quotas import Quotas, QuotasError, load_quotas
@@ -51,13 +52,14 @@ async def configured(
     Raises `CannotStart` for files that cannot be used. Afterwards such a file changes nothing.
     """
     quotas = _quotas(home, catalog)
-    spending = open_spending(home, state, edges)
+    spending, rates = open_spending(home, state, edges), open_rates(state)
     admission = Admission(
         max_requests=limits.max_requests,
         quotas=quotas,
         edges=edges,
         spending=spending,
         unwritten=unwritten,
+        rates=rates,
     )
 
     def read_limits() -> Callable[[], None]:
@@ -78,6 +80,8 @@ async def configured(
     finally:
         expiring.cancel()
         await logins.close()
+        if rates is not None:
+            await rates.close()
         await spending.close()
 
 
@@ -92,6 +96,18 @@ def open_spending(
     from skerry_regions.drivers.jetstream.tables import MONEY
 
     return NatsSpending(KeyedStream(state, MONEY, GLOBAL), edges=edges)
+
+
+def open_rates(state: JetStream | None) -> Rates | None:
+    """Return how edges share limits where they do not have equal parts. Called on an event
+    loop."""
+    if state is None:
+        return None
+    from skerry_edge.shared.nats_rates import NatsRates
+    from skerry_regions.drivers.jetstream.stream import KeyedStream
+    from skerry_regions.drivers.jetstream.tables import RATES
+
+    return NatsRates(KeyedStream(state, RATES, GLOBAL))
 
 
 def following_issuers(home: Home, logins: Logins) -> Followed:

@@ -198,6 +198,7 @@ class Rim:
             if operation.is_counted:
                 if principal.account_id in edge.desk.preparation.paid_at:
                     edge.desk.preparation.check(principal.account_id)
+                await edge.admission.prepare(principal.account_id)
                 edge.admission.arrive(principal.account_id, tell=headers.update)
         request = EdgeRequest(
             scope,

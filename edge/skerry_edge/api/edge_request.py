@@ -146,12 +146,13 @@ def model_of(edge: Edge, name: str) -> ModelSpec:
     return edge.models.get(name) or edge.requested(name)
 
 
-def arrive(request: Request, spec: ModelSpec) -> None:
+async def arrive(request: Request, spec: ModelSpec) -> None:
     """Count a request for its model, before any work on it.
 
     Raises what `Admission.arrive` does, or PermissionDenied for a model that the token may not run.
     """
     known, principal = admitted(request), principal_of(request)
+    await known.edge.admission.prepare(principal.account_id, spec.id)
     known.edge.admission.arrive(principal.account_id, spec.id, known.answer_headers.update)
     if principal.models:
         check_model(spec, principal.models)

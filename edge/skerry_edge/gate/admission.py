@@ -6,19 +6,18 @@ A request counts when it arrives, before any work on it, and however it ends: on
 for what it holds has cost as much until then. One that would exceed a limit is refused at once,
 with the seconds after which to come back: waiting is for places in an engine, not for allowances.
 It is let in by the most that it can use, each of its choices as a request of its own where those
-that run are counted, and what it did not use is given back. Nothing is kept of whom nothing limits;
-of the others, `MAX_METERS` are remembered, who called last the longest, and whose requests run.
+that run are counted, and what it did not use is given back.
 """
 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from itertools import chain
 
 from skerry.errors import InvalidInput, Overloaded, RateLimited, SkerryError, Unavailable
 from skerry_edge.gate.allowance_use import AllowanceUse, rate_headers
+from skerry_edge.gate.meters import Key, Meters, Rates
 from skerry_edge.gate.quotas import Quotas
 from skerry_edge.gate.request_demand import RequestDemand
 from skerry_edge.gate.token_bucket import Pace
@@ -27,7 +26,6 @@ from skerry_edge.money.caps import Budget
 from skerry_edge.money.spending import UNWRITTEN, Hold, Spending, Written, dollars
 from skerry_edge.telemetry import tracing
 
-MAX_METERS = 100_000
 DEFAULT_LIMITS = Limits()
 BUSY = "Capacity temporarily exceeded, please try again."
 
@@ -87,9 +85,9 @@ class Place:
 class Admission:
     """The places and allowances of one edge. Lives on one event loop.
 
-    `edges` returns how many edges share the limits: each lets in its part, so that all of them keep
-    to the whole without a word to each other. Beyond `max_requests`, an eighth as many places are
-    for tenants that have none, so that one tenant's flood shuts no other out.
+    `edges` returns how many edges share the limits, and `rates` is how they do. Beyond
+    `max_requests`, an eighth as many places are for tenants that have none, so that one tenant's
+    flood shuts no other out.
     """
 
     def __init__(
@@ -101,6 +99,7 @@ class Admission:
         edges: Callable[[], int] = lambda: 1,
         spending: Spending | None = None,
         unwritten: Callable[[], float] = lambda: 0.0,
+        rates: Rates | None = None,
     ) -> None:
         """Without `spending` nothing can have caps; `unwritten` returns for how many seconds the
         usage journal could not be written."""
@@ -112,7 +111,7 @@ class Admission:
         self._for_newcomers = max(1, max_requests // 8)
         self._clock = clock
         self._edges = edges
-        self._meters: OrderedDict[tuple[str, str], AllowanceUse] = OrderedDict()
+        self._meters = Meters(rates, edges)
         self._places: dict[str, set[Place]] = {}  # by tenant
         self._num_places = 0
         self._pace = Pace()
@@ -138,6 +137,11 @@ class Admission:
     def hold_to(self, quotas: Quotas) -> None:
         """Apply these limits in place of those of before, to all who enter from now on."""
         self._quotas, self._is_limited = quotas, quotas.limits_anything
+
+    async def prepare(self, tenant: str, model: str = "") -> None:
+        """Wait, for a moment at most, until this edge has its part of what limits a request."""
+        if self._is_limited:
+            await self._meters.ready(self._quotas.of(tenant, model), self._clock())
 
     def arrive(
         self, tenant: str, model: str = "", tell: Callable[[dict[str, str]], None] = lambda _: None
@@ -254,31 +258,8 @@ class Admission:
         if self._num_places + demand.choices > self._max_requests + extra:
             raise Overloaded(BUSY, retry_after=self._pace.wait())
 
-    def _kept(
-        self, tenant: str, model: str, now: float
-    ) -> list[tuple[tuple[str, str], AllowanceUse]]:
-        """Return the meters of what limits a request, up to date with the limits of now."""
-        edges = max(1, self._edges())
-        kept, limits = [], self._quotas.of(tenant, model)
-        for key, allowance in ((key, each) for key, each in limits if not each.is_unlimited):
-            meter = self._meters.setdefault(key, AllowanceUse())
-            self._meters.move_to_end(key)
-            meter.follow(allowance, edges, now)
-            kept.append((key, meter))
-        self._forget(len(kept))
-        return kept
-
-    def _forget(self, num_kept: int) -> None:
-        """Forget idle meters beyond `MAX_METERS`, but not the newest `num_kept`.
-
-        One in use is as good as requested now: it goes to the end, not to be looked at each time.
-        """
-        for _ in range(len(self._meters) - num_kept):
-            if len(self._meters) <= MAX_METERS:
-                return
-            key, meter = self._meters.popitem(last=False)
-            if meter.running:
-                self._meters[key] = meter
+    def _kept(self, tenant: str, model: str, now: float) -> list[tuple[Key, AllowanceUse]]:
+        return self._meters.kept(self._quotas.of(tenant, model), now)
 
 
 def _check_choices(demand: RequestDemand, most: int | None) -> None:

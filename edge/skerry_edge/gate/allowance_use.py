@@ -71,7 +71,7 @@ def rate_headers(meters: list[AllowanceUse], now: float) -> dict[str, str]:
         if kept:
             tightest = min(kept, key=lambda bucket: bucket.left(now))
             headers |= {
-                f"x-ratelimit-limit-{name}": f"{math.floor(tightest.per_minute)}",
+                f"x-ratelimit-limit-{name}": f"{math.floor(tightest.limit)}",
                 f"x-ratelimit-remaining-{name}": f"{max(0, math.floor(tightest.left(now)))}",
                 f"x-ratelimit-reset-{name}": f"{tightest.seconds_to_full(now):.3f}s",
             }
@@ -84,7 +84,7 @@ def _exceeded(
     """Return the rate that is exceeded, and seconds until it is not; None when there is room."""
     if bucket is None or not (wait := bucket.wait(amount, now)):
         return None
-    return f"{bucket.per_minute:.12g} {what} per minute", wait
+    return f"{bucket.limit:.12g} {what} per minute", wait
 
 
 def _bucket(

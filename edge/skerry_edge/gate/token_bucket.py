@@ -27,6 +27,11 @@ class Bucket:
         self._level = per_minute
         self._at = now
 
+    @property
+    def limit(self) -> float:
+        """Return the rate of which callers are told."""
+        return self.per_minute
+
     def set_rate(self, per_minute: float, now: float) -> None:
         """Go on at another rate, with what is left of the old one."""
         self._level = min(self.left(now), per_minute)

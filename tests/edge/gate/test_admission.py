@@ -21,7 +21,7 @@ from skerry.errors import (
     SkerryError,
     Unavailable,
 )
-from skerry_edge.gate import admission as module
+from skerry_edge.gate import meters as module
 from skerry_edge.gate.admission import Admission, Place
 from skerry_edge.gate.caller import Caller
 from skerry_edge.gate.quotas import (

@@ -66,7 +66,7 @@ async def messages(request: Request) -> Response:
     if asked.inference_geo is not None:
         known.residency = bound_by_geo(asked.inference_geo, known.residency, edge.residency)
     caller = caller_of(request)
-    arrive(request, model_of(edge, asked.model))
+    await arrive(request, model_of(edge, asked.model))
     if asked.metadata is not None:
         caller = with_session(caller, asked.metadata.user_id)
     asked.system, line = without_billing(asked.system)
@@ -107,7 +107,7 @@ async def count_tokens(request: Request) -> Response:
     edge = edge_of(request)
     asked = await read_json(request, _count_body)
     fields = {name: getattr(asked, name) for name in CountRequest.__struct_fields__}
-    arrive(request, model_of(edge, asked.model))
+    await arrive(request, model_of(edge, asked.model))
     fields["system"], _ = without_billing(asked.system)
     whole = MessagesRequest(**fields, max_tokens=1)
     caller = caller_of(request)

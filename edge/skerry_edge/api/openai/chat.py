@@ -44,7 +44,7 @@ async def answer_body(request: Request, body: bytes, prefix: str = "") -> Respon
     edge = edge_of(request)
     asked = await decoded(request, _body, body)
     asked.model = asked.model.removeprefix(prefix)
-    arrive(request, model_of(edge, asked.model))
+    await arrive(request, model_of(edge, asked.model))
     return await _answer(request, edge, asked, OPENAI)
 
 

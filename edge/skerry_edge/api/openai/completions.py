@@ -42,7 +42,7 @@ async def completions(request: Request) -> Response:
     edge = edge_of(request)
     asked = await read_json(request, _body)
     caller = caller_of(request)
-    arrive(request, model_of(edge, asked.model))
+    await arrive(request, model_of(edge, asked.model))
     jobs, prompts = await _jobs(edge, asked, caller)
     choices = await begin(request, *jobs)
     head = Completion(

@@ -137,7 +137,7 @@ async def create(request: Request) -> Response:
     asked = await read_json(request, _request_body)
     caller = caller_of(request)
     spec, text = edge.encoder(asked.model)
-    arrive(request, spec)
+    await arrive(request, spec)
     embedding = _embedding(spec)
     if asked.dimensions not in (None, embedding.dimensions):
         raise InvalidInput(

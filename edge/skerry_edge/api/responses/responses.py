@@ -91,7 +91,7 @@ async def create(request: Request) -> Response:
         asked, warms = event, event.generate is False
     caller = caller_of(request)
     admitted(request).ignore(left_out(asked))
-    arrive(request, model_of(edge, asked.model))
+    await arrive(request, model_of(edge, asked.model))
     seal = _opened(edge, asked, caller)
     goes_on = asked.previous_response_id is not None or (warms and asked.instructions)
     turns = [] if asked.input == [] and goes_on else turns_of(asked)
@@ -141,7 +141,7 @@ async def count_tokens(request: Request) -> Response:
     asked = await read_json(request, _count_body)
     fields = {name: getattr(asked, name) for name in InputTokensRequest.__struct_fields__}
     caller = caller_of(request)
-    arrive(request, model_of(edge, asked.model))
+    await arrive(request, model_of(edge, asked.model))
     _opened(edge, asked, caller)
     turns, previous = turns_of(asked), await _previous(edge, caller.tenant, asked)
     if previous is not None:

@@ -105,7 +105,7 @@ async def answer(
     may_queue = options is not None or b"queueRequest" in request.scope["query_string"]
     if may_queue and queued.is_asked(request, options):
         return await queued.answer(request, edge, spec, body, dialect)
-    arrive(request, spec)
+    await arrive(request, spec)
     if spec.id in edge.encoders:
         run_encoder = embeddings.run if spec.embedding is not None else classification.run
         return await run_encoder(request, edge, spec, edge.encoders[spec.id], body, dialect)

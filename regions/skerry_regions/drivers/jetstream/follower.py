@@ -77,12 +77,12 @@ class StreamFollower:
     async def _follow(self) -> None:
         pause, last_missed = 0.0, 0
         while True:
-            looked_at = self._clock()
+            looked_at, seen = self._clock(), self.seen  # more may come before the answer does
             try:
                 state = await self._stream.state()
                 last = state.last_sequence
                 is_another = self.created not in ("", state.created)
-                if is_another or last < self.seen:
+                if is_another or last < seen:
                     logger.error("%s has lost what it had acknowledged", self._stream.name)
                     await self._begin_anew()
                 elif looked_at - self.contact_at > self._oldest_seconds:

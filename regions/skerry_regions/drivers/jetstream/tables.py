@@ -21,6 +21,14 @@ SETTINGS = StreamSpec(
     is_durable=True,
     has_ttl=True,
 )
+RATES = StreamSpec(
+    table="rates",  # see `skerry_edge.shared.nats_rates`
+    max_bytes=64 * MIB,
+    max_message_bytes=64 * 1024,
+    storage="memory",
+    discard="old",
+    has_ttl=True,
+)
 RESPONSES = StreamSpec(
     table="responses",  # TENANT.ID: an answer and its conversation; TENANT.ID.N: a piece of it
     max_bytes=GIB,
@@ -84,7 +92,7 @@ LEASES = StreamSpec(
     has_ttl=True,
 )
 
-OF_PLATFORM = (MONEY, SETTINGS)
+OF_PLATFORM = (MONEY, RATES, SETTINGS)
 """Streams of which a platform has one each, in the zone `global`: they have no content."""
 OF_ZONE = (RESPONSES, IDEMPOTENCY, FILES, USAGE, BATCHES)
 """Streams that every zone has."""
