@@ -20,7 +20,8 @@ from skerry_edge.money.spending import periods_at
 from skerry_edge.money.sqlite_spending import SCHEMA
 from skerry_edge.shared.copies.documents import NatsTable
 from skerry_regions.drivers.jetstream.specs import key_of, parts_of
-from skerry_regions.drivers.jetstream.stream import KeyedStream, RevisionConflict, Write
+from skerry_regions.drivers.jetstream.stream import KeyedStream, RevisionConflict, Stored, Write
+from skerry_regions.drivers.jetstream.values import each_of
 from skerry_regions.drivers.sqlite_file import SqliteFile
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -87,8 +88,7 @@ class NatsMoney(NatsTable):
 
     def keys(self) -> list[str]:
         """Return payers; where a home's are written, those of whom it is there already."""
-        keys = self.wait(self.stream.keys("*"))
-        return [key for key in keys if not self._life or self._is_there(key)]
+        return self.wait(self._keys())
 
     def read(self, key: str) -> CopiedSpending | None:
         found, _ = record_of(self.wait(self.stream.last(key)))
@@ -100,9 +100,16 @@ class NatsMoney(NatsTable):
     def write(self, record: CopiedSpending, /) -> None:
         self.wait(self._write(record))
 
-    def _is_there(self, key: str) -> bool:
-        found, _ = record_of(self.wait(self.stream.last(key)))
-        return self._life in found.ceilings and not (self._replaces and len(found.ceilings) > 1)
+    async def _keys(self) -> list[str]:
+        keys = await self.stream.keys("*")
+        if not self._life:
+            return keys
+        records = await each_of(keys, self.stream.last)
+        return [key for key, stored in zip(keys, records, strict=True) if self._is_there(stored)]
+
+    def _is_there(self, stored: Stored | None) -> bool:
+        ceilings = record_of(stored)[0].ceilings
+        return self._life in ceilings and not (self._replaces and len(ceilings) > 1)
 
     async def _write(self, record: CopiedSpending) -> None:
         key = key_of(record.payer)
