@@ -30,7 +30,11 @@ def register(actions: Commands) -> None:
         example="skerry control token create --pool fra-decode --uses 4 --expires 2h",
     )
     place = create.add_mutually_exclusive_group(required=True)
-    place.add_argument("--pool", metavar="ID", help="nodes of this pool, such as fra-decode")
+    place.add_argument(
+        "--pool",
+        metavar="ID",
+        help="nodes of this pool, such as fra-decode, and hosts for it alone",
+    )
     place.add_argument("--region", metavar="NAME", help="nodes, edges and hosts of this region")
     create.add_argument(
         "--role",

@@ -13,6 +13,7 @@ below is free again, the highest node moves down, so that its pod can go.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -137,19 +138,16 @@ class PodLauncher:
     async def run(self) -> None:
         """Keep the cluster's StatefulSets as nodes need them, without an end."""
         while True:
-            pause = LOOK_SECONDS
+            self._wake.clear()
             try:
                 if self._wanted() is not None:  # else nobody has said yet what there is to be
                     await self.look()
                     self._backoff.failures = 0
             except (ApiError, Deposed) as error:
-                pause = self._failed(error)
-            self._wake.clear()
-            waiting = asyncio.ensure_future(self._wake.wait())
-            await asyncio.wait((waiting,), timeout=pause)
-            waiting.cancel()
-            if self._backoff.failures:
-                await asyncio.sleep(pause)  # also when somebody wakes us
+                await asyncio.sleep(self._failed(error))
+                continue
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), LOOK_SECONDS)
 
     async def look(self) -> None:
         """Look once, and change what is not as it should be. Raises ApiError or Deposed."""
