@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Generator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,6 +17,7 @@ from skerry_cli.home.edge_tokens import caller_of
 from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.keys import control_key
 from skerry_cli.home.parts import credentials
+from skerry_cli.home.shared.limits_file import LimitsFile
 from skerry_cli.home.shared.settings import share_edits, shared_settings, token_store
 from skerry_cli.home.shared_state import keep_state
 from skerry_cli.home.state import Home, read_config, write_config
@@ -27,14 +29,14 @@ from skerry_regions.control.api.requests import Authenticate
 from skerry_regions.control.desired import revisions
 from skerry_regions.control.desired.manifest import Manifest, ManifestError, load_manifest
 from skerry_regions.control.desired.store import Store
-from skerry_regions.control.desired.views import AnswerDns, DnsQuestion
+from skerry_regions.control.desired.views import Accounts, AnswerDns, DnsQuestion
 from skerry_regions.control.dns.checks import MISSING
 from skerry_regions.control.errors import Busy, Conflict
 from skerry_regions.control.planning.zone_contents import ZoneBook
 from skerry_regions.control.reconcile.model_manager import ModelManager
 from skerry_regions.control.reconcile.models import ModelBook
 from skerry_regions.control.reconcile.reconciler import Reconciler
-from skerry_regions.models.catalog import ModelSpec
+from skerry_regions.models.catalog import Catalog, ModelSpec
 from skerry_regions.models.model_files import ModelFiles
 from skerry_regions.models.pulling import Checks
 from skerry_regions.process.launch_folder import LaunchFolder
@@ -113,6 +115,12 @@ def platform_tokens(home: Home, manifest: Manifest | None) -> Generator[TokenSto
         keep_state(home, manifest.state)
     with shared_settings(home, os.environ, "control", serves=True) as settings:
         yield token_store(home, settings)
+
+
+def accounts_of(home: Home) -> Accounts:
+    """Return what accounts of a home may spend, of which edits are shared as an editor's are."""
+    share = partial(share_edits, home, os.environ)
+    return LimitsFile(home.limits, lambda: Catalog.load(home.root), share)
 
 
 def edge_url_of(home: Home) -> str:

@@ -23,6 +23,7 @@ import uvloop
 from skerry_cli.composition.configured import following_issuers
 from skerry_cli.composition.control_parts import (
     account_of,
+    accounts_of,
     authentication,
     dns_answers,
     edge_url_of,
@@ -190,14 +191,9 @@ async def _serve(
         stack.push_async_callback(models.close)
         term = store.next_term(above=LaunchFolder.of_control(home.root).term)
         launcher = ProcessLauncher(
-            home.root,
-            registry,
-            term=term,
-            cores=default_threads(),
-            environ=os.environ,
-            changed=wake.set,
-            progress=options.progress,
-        )
+            home.root, registry, term=term, cores=default_threads(), environ=os.environ,
+            changed=wake.set, progress=options.progress,
+        )  # fmt: skip
         stack.push_async_callback(launcher.close)
         joined = JoinedMachines(lambda: reconciler.wanted(), time.monotonic)
         nodes = Hosts(
@@ -251,6 +247,7 @@ async def _serve(
             zones=zones,
             answer_dns=dns_answers(store, zones, lambda: ready_regions(reconciler)),
             models=managed(models, os.environ),
+            accounts=accounts_of(home),
             authenticate=authentication(tokens, logins, account_id),
             denials=Denials(store, time.monotonic),
             account_id=account_id,

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.e2e.command import MODEL, Skerry, new_home
+from tests.e2e.command import MODEL, Skerry, new_home, until
 from tests.edge.console.browsing import NARROW, WIDE, PlatformPages, shot
 from tests.edge.console.test_axe import npm_package, violations
 from tests.infra.watching import running
@@ -230,6 +230,19 @@ def test_what_refuses_a_token_is_said_where_it_is_made(pages: PlatformPages) -> 
     page.wait_for_selector("dialog", state="detached")
 
 
+def test_an_account_gets_a_cap_that_edges_count_by(pages: PlatformPages, skerry: Skerry) -> None:
+    config = json.loads((skerry.home / "config.json").read_text())
+    page = pages.open(pages.link(path="/console/tokens"))
+    page.click(f"[aria-label='Cap… {config['account_id']}']")
+    page.fill("#field-per_month", "40")
+    page.click("dialog .primary")
+    page.wait_for_selector("td:text-is('40 a month')")
+    url = f"{config['url']}/client/v4/accounts/{config['account_id']}/ai/caps"
+    headers = {"authorization": f"Bearer {config['api_token']}"}
+    [cap] = until(lambda: httpx.get(url, headers=headers).json()["result"])
+    assert (cap["payer"], cap["period"], cap["cap"]) == ("account", "month", 40.0)
+
+
 def test_a_viewer_sees_tokens_and_no_act_or_secret(pages: PlatformPages, skerry: Skerry) -> None:
     page = pages.open(pages.link(path="/console/tokens"))
     page.click("text=New token")
@@ -239,7 +252,7 @@ def test_a_viewer_sees_tokens_and_no_act_or_secret(pages: PlatformPages, skerry:
     page = log_in(pages, skerry, "viewer", "/console/tokens")
     page.wait_for_selector("tbody >> text=seen")
     assert page.locator("main button").count() == 0
-    token = page.locator("tbody tr").get_attribute("data-name")
+    token = page.locator("tbody tr").first.get_attribute("data-name")
     assert forged(page, "DELETE", f"api_tokens/{token}") == 403
 
 

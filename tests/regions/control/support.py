@@ -11,6 +11,7 @@ import httpx
 from msgspec import structs
 from tests.regions.control.log.logs import Opener, in_file
 
+from skerry_cli.home.shared.limits_file import LimitsFile
 from skerry_dns.zone.zone_answers import ZoneAnswers
 from skerry_regions.access import SCOPES_OF, AccessRole, Grant
 from skerry_regions.control.api.access import ControlCaller, Denials
@@ -35,6 +36,7 @@ from skerry_regions.control.reconcile.model_manager import ModelManager
 from skerry_regions.control.reconcile.models import ModelBook
 from skerry_regions.control.reconcile.scraping import Monitoring
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
+from skerry_regions.models.catalog import Catalog
 from skerry_regions.registry import Member
 
 ACCOUNT = "a" * 32
@@ -157,6 +159,7 @@ class Api:
             denials=Denials(self.store, self.clock),
             zones=zones,
             answer_dns=ZoneAnswers(self.store, zones, lambda: self.ready_regions),
+            accounts=LimitsFile(folder / "limits.yaml", Catalog.load, lambda: None),
             models=ModelManager(self.models, folders=(folder / "files",)),
             account_id=ACCOUNT,
             hosts=frozenset({"control"}),

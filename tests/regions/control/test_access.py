@@ -198,6 +198,29 @@ async def test_caps_change_within_ones_own_and_nothing_else_does(api: Api) -> No
     ]  # fmt: skip
 
 
+async def test_caps_of_accounts_are_an_operators(api: Api) -> None:
+    await api.make("api_tokens", name="theirs", account_id=OTHER)
+    capped = {"per_day": None, "per_month": 40.0}
+    changed = await api.http.patch(f"/accounts/{OTHER}", json={"per_month": 40})
+    assert (changed.status_code, changed.json()) == (200, {"id": OTHER} | capped)
+    reader = {"authorization": "Bearer viewer-a"}
+    listed = (await api.http.get("/accounts", headers=reader)).json()["items"]
+    assert [each["per_month"] for each in listed] == [None, 40.0]
+    assert [each["id"] for each in listed] == [ACCOUNT, OTHER]
+    for id, bearer, values, status, field in (
+        (OTHER, "viewer-a", {"per_day": 1.0}, 403, None),
+        (OTHER, "operator-b", {"per_day": 1.0}, 403, None),
+        (OTHER, "admin", {"per_day": -1.0}, 422, "per_day"),
+        (OTHER, "admin", {"concurrency": 1}, 422, "concurrency"),
+        ("me", "admin", {"per_day": 1.0}, 404, None),
+    ):
+        headers = {"authorization": f"Bearer {bearer}"}
+        refused = await api.http.patch(f"/accounts/{id}", json=values, headers=headers)
+        assert (refused.status_code, refused.json()["error"]["field"]) == (status, field)
+    [line] = [each for each in api.store.audit(0, 100) if each.kind == "account"]
+    assert (line.action, line.id, line.changes) == ("update", OTHER, {"per_month": [None, 40.0]})
+
+
 async def test_the_scope_admin_is_taken_as_a_role_with_a_warning(
     api: Api, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -342,7 +342,7 @@ async def test_answers_are_as_the_description_says(api: Api) -> None:
             "content"
         ]
     ]
-    assert len(paths) == 20
+    assert len(paths) == 21
     for path in paths:
         operation = description["paths"][path]["get"]
         schema = operation["responses"]["200"]["content"]["application/json"]["schema"]

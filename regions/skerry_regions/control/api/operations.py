@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry_regions.control.api import (
+    account_routes,
     dns_routes,
     history_routes,
     machine_routes,
@@ -46,6 +47,7 @@ from skerry_regions.control.desired.resources import API_TOKEN, KINDS, ResourceK
 from skerry_regions.control.desired.revisions import Applied
 from skerry_regions.control.desired.store import AuditEntry, EventEntry
 from skerry_regions.control.desired.views import (
+    AccountCaps,
     DnsAnswer,
     ModelJob,
     ModelRequest,
@@ -222,6 +224,15 @@ OPERATIONS: tuple[Operation, ...] = (
     operation(
         "DELETE", f"{PREFIX}/machines/{{id}}", machine_routes.revoke_machine, "revokeMachine",
         "Shut one out", {200: MachineView}, ID,
+    ),
+    page(
+        "/accounts", account_routes.list_accounts, "listAccounts",
+        "What the tokens of each account may spend together", AccountCaps,
+    ),
+    operation(
+        "PATCH", f"{PREFIX}/accounts/{{id}}", account_routes.set_caps, "setAccountCaps",
+        "Change it", {200: AccountCaps}, ID, body={MERGE_PATCH: OBJECT},
+        body_note="A JSON merge patch (RFC 7386) of: per_day, per_month.",
     ),
     page(
         "/models", model_routes.list_models, "listModels", "Models that this machine knows",

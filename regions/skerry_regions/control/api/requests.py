@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope
 from skerry_regions.control.api.access import ControlCaller, Denials
 from skerry_regions.control.desired.changes import Changes
 from skerry_regions.control.desired.store import Store
-from skerry_regions.control.desired.views import AnswerDns, Observer
+from skerry_regions.control.desired.views import Accounts, AnswerDns, Observer
 from skerry_regions.control.errors import ControlError, Malformed, Misdirected, TooLarge
 from skerry_regions.control.machines.joining import Joining
 from skerry_regions.control.planning.zone_contents import ZoneBook
@@ -43,6 +43,7 @@ class Control:
     zones: ZoneBook
     answer_dns: AnswerDns
     models: ModelManager
+    accounts: Accounts
     account_id: str  # of the platform
     hosts: frozenset[str] = frozenset()  # that it answers to, beside loopback's and its address
     changed: Callable[[], None]  # called on the event loop after each write

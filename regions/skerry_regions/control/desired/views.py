@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Protocol
 
@@ -109,6 +109,26 @@ class ModelRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     name: ModelId | None = None  # to serve it under
     action: ModelAction = "pull"
     replace: bool = False  # also a model that comes with Skerry
+
+
+class AccountCaps(Struct, frozen=True, kw_only=True):
+    """What all tokens of an account may spend together, in US$; None: without a cap."""
+
+    id: str
+    per_day: float | None = None  # UTC
+    per_month: float | None = None
+
+
+class Accounts(Protocol):
+    """Where limits of accounts are kept. Methods block for milliseconds, and raise Conflict."""
+
+    def caps(self, ids: Iterable[str]) -> list[AccountCaps]:
+        """Return those of accounts, and of all that have limits of their own, by id."""
+        ...
+
+    def change(self, id: str, patch: Mapping[str, float | None]) -> tuple[AccountCaps, AccountCaps]:
+        """Set some of an account; return what was, and what is."""
+        ...
 
 
 class DnsQuestion(Struct, frozen=True, kw_only=True):

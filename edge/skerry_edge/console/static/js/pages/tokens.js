@@ -10,6 +10,7 @@ const CAPS = [["per_day", "day"], ["per_month", "month"]];
 const PAGE = 500, SOON_SECONDS = 7 * 86_400, GRACE_SECONDS = 3600;
 
 const dollars = (token) => CAPS.map(([name, word]) => field(name, `US$ a ${word}`, null, { type: "number", min: "0", step: "any", placeholder: "no cap", value: token?.[name] ?? "" }));
+const capsOf = (each) => CAPS.filter(([name]) => each[name] !== null).map(([name, word]) => `${each[name]} a ${word}`).join(", ") || "no cap";
 const number = (values, name) => (values.get(name) === "" ? null : Number(values.get(name)));
 
 export function mount(main) {
@@ -18,14 +19,16 @@ export function mount(main) {
       h("code", { class: "cmd" }, "skerry tokens create --role developer")));
     return {};
   }
-  const mints = me.rights.includes("mint"), operates = me.rights.includes("operate");
+  const mints = me.rights.includes("mint"), operates = me.rights.includes("operate"), observes = me.rights.includes("observe");
   let tokens = [], isOver = false;
   const filter = h("input", { type: "search", id: "filter", "aria-label": "Filter tokens", placeholder: "Filter by name, role, scope, model", on: { input: draw } });
   const said = h("span", { class: "tally", role: "status" }), body = h("tbody", {});
+  const accountRows = h("tbody", {}), fault = h("p", { class: "fault", role: "alert" });
   const add = () => mints && h("button", { type: "button", class: "primary", on: { click: create } }, "New token…");
   const blank = h("div", { class: "blank" }, "Waiting for the list…"), box = table(["Token", "Role", "Scopes", "Models", "Stays in", "US$ at most", "Ends", ""], body, "Table of tokens");
   main.append(h("div", { class: "tools" }, filter, h("span", { class: "spacer" }), said, add()), blank, box,
-    h("p", { class: "hint" }, "Those that the control plane made; ", h("code", {}, "skerry tokens list"), " on its machine shows all, with what they have spent."));
+    h("p", { class: "hint" }, "Those that the control plane made; ", h("code", {}, "skerry tokens list"), " on its machine shows all, with what they have spent."),
+    h("section", { class: "stack", "aria-label": "Accounts", hidden: !observes }, h("h2", {}, "Accounts"), table(["Account", "US$ at most", ""], accountRows, "Table of accounts"), fault));
 
   async function load() {
     const found = [];
@@ -40,7 +43,10 @@ export function mount(main) {
       blank.replaceChildren(notice("error", "The tokens cannot be listed", error.message, h("button", { type: "button", class: "primary", on: { click: load } }, "Try again")));
       return;
     }
+    const { items } = observes ? await control("GET", `/accounts?limit=${PAGE}`).catch((error) => { fault.textContent = error.message; return { items: [] }; }) : { items: [] };
     if (isOver) return;
+    keepRows(accountRows, items, (each) => [h("th", { scope: "row" }, h("code", {}, each.id), each.id === me.account && h("small", {}, "the platform’s own")), h("td", {}, capsOf(each)),
+      h("td", {}, operates && act("Cap…", each.id, () => capped("the account", "its tokens", `/accounts/${each.id}`, each)))]);
     tokens = found.sort((a, b) => (a.meta.created_at < b.meta.created_at ? 1 : -1));
     draw();
   }
@@ -54,15 +60,15 @@ export function mount(main) {
     text(said, `${shown.length > PAGE ? `the newest ${PAGE} of ` : ""}${count(shown.length)}, as of ${clock(Date.now() / 1000)} UTC`);
   }
 
+  const act = (word, name, does) => h("button", { type: "button", class: "quiet", "aria-label": `${word} ${visible(name)}`, on: { click: does } }, word);
+
   function row(token) {
-    const act = (word, does) => h("button", { type: "button", class: "quiet", "aria-label": `${word} ${visible(token.name)}`, on: { click: () => does(token) } }, word);
-    const caps = CAPS.filter(([name]) => token[name] !== null).map(([name, word]) => `${token[name]} a ${word}`);
     const left = token.expires_at ? (Date.parse(token.expires_at) - Date.now()) / 1000 : Infinity;
     return [h("th", { scope: "row" }, h("b", {}, visible(token.name)), h("small", {}, `${token.id}, made ${token.meta.created_at.slice(0, 10)}`),
       token.account_id && token.account_id !== me.account && h("small", {}, `account ${token.account_id}`)),
     h("td", {}, token.role ?? "none"), h("td", {}, token.scopes.join(", ")), h("td", {}, visible(token.models?.join(", ") ?? "all")), h("td", {}, token.residency ?? "anywhere"),
-    h("td", {}, caps.join(", ") || "no cap"), h("td", {}, left === Infinity ? "never" : state(left <= 0 ? "down" : left < SOON_SECONDS ? "degraded" : "ready", token.expires_at.slice(0, 10))),
-    h("td", {}, mints && [act("Cap…", cap), act("Rotate…", rotate), act("Revoke…", revoke)])];
+    h("td", {}, capsOf(token)), h("td", {}, left === Infinity ? "never" : state(left <= 0 ? "down" : left < SOON_SECONDS ? "degraded" : "ready", token.expires_at.slice(0, 10))),
+    h("td", {}, mints && [["Cap…", cap], ["Rotate…", rotate], ["Revoke…", revoke]].map(([word, does]) => act(word, token.name, () => does(token))))];
   }
 
   // --- what is done with them ----------------------------------------------------------------------
@@ -93,11 +99,13 @@ export function mount(main) {
       h("button", { class: "primary" }, "I have stored it"), true);
   }
 
-  const cap = (token) => asking(`What may “${visible(token.name)}” spend?`, [h("div", { class: "pair" }, dollars(token)),
-    h("p", {}, "In UTC, with all that was made with it. What it spent while it had no cap does not count.")], "Set", async (values) => {
-    await control("PATCH", `/api_tokens/${token.id}`, { per_day: number(values, "per_day"), per_month: number(values, "per_month") }, { "if-match": `"${token.meta.etag}"` });
+  const capped = (name, whose, path, each, headers) => asking(`What may ${name} spend?`, [h("div", { class: "pair" }, dollars(each)),
+    h("p", {}, `In UTC, with all ${whose}. What it spent while it had no cap does not count.`)], "Set", async (values) => {
+    await control("PATCH", path, { per_day: number(values, "per_day"), per_month: number(values, "per_month") }, headers);
     load();
   });
+
+  const cap = (token) => capped(`“${visible(token.name)}”`, "that was made with it", `/api_tokens/${token.id}`, token, { "if-match": `"${token.meta.etag}"` });
 
   const rotate = (token) => asking(`Give “${visible(token.name)}” another secret?`, h("p", {}, "Its id, its bounds, and what was made with it stay. The secret of now works for another hour."), "Rotate",
     async () => once(await control("POST", `/api_tokens/${token.id}/rotate`, { grace_seconds: GRACE_SECONDS })));
