@@ -159,6 +159,27 @@ def test_an_idle_lease_is_recalled_for_who_lacks_it(cluster: NatsCluster) -> Non
     asyncio.run(use())
 
 
+def test_a_cap_that_one_edge_lowers_holds_at_another_within_a_second(cluster: NatsCluster) -> None:
+    """Though that one has a lease, and a configuration of before."""
+
+    async def use() -> None:
+        async with edge(cluster) as one, edge(cluster) as other:
+            budget = (Budget("a", LARGE),)
+            for spending in (one, other):
+                for _ in range(10):
+                    await spending.reserve(budget, COST)
+            await one.reserve((Budget("a", Caps(per_day=25 * COST)),), COST)
+            await asyncio.sleep(1.0)
+            num_spent = 21
+            with contextlib.suppress(QuotaExceeded):
+                while num_spent < 100:
+                    await other.reserve(budget, COST)
+                    num_spent += 1
+            assert num_spent <= 25, "what it had a lease of before is not spent"
+
+    asyncio.run(use())
+
+
 def test_a_store_that_lost_all_is_told_again_at_once(cluster: NatsCluster) -> None:
     async def use() -> None:
         async with edge(cluster) as spending:
