@@ -23,8 +23,10 @@ from skerry_regions.state_url import SQLITE, StateURL
 if TYPE_CHECKING:
     from skerry_cli.platform.state_tables import CopiedState
     from skerry_edge.shared.copies.tables import CopiedTable
+    from skerry_regions.drivers.jetstream.connection import JetStream
 
 NOTED_SECONDS = 1.0  # between two lines of progress
+REACH_SECONDS, LOOK_SECONDS = 30.0, 0.1  # that servers are waited for, and between two looks
 NAME = "skerry state copy"
 
 
@@ -79,12 +81,15 @@ def copy_state(args: argparse.Namespace) -> int:
 
 async def _copy(home: Home, text: str, *, is_leaving: bool, is_dry: bool) -> int:
     from skerry_cli.platform.state_tables import CopiedState, zones_of, zones_on
+    from skerry_regions.drivers.jetstream.stream import until_known
 
     url = StateURL.parse(text)
     assert url is not None
     if is_dry:
         async with connected_state(home, os.environ, url, NAME, []) as state:
-            both = dict.fromkeys([*zones_of(home), *await zones_on(state)])
+            await _reached(state)
+            known = await until_known(lambda: zones_on(state), REACH_SECONDS)
+            both = dict.fromkeys([*zones_of(home), *known])
             counts = await CopiedState(home, state, [*both]).counts()
         say(f"{'TABLE':24}  {'HOME':>10}  {'SERVERS':>10}")
         for name, here, there in counts:
@@ -92,11 +97,22 @@ async def _copy(home: Home, text: str, *, is_leaving: bool, is_dry: bool) -> int
         return 0
     with using_state(home, alone=True):
         async with connected_state(home, os.environ, url, NAME, zones_of(home)) as state:
+            await _reached(state)
             zones = zones_of(home) if is_leaving else await zones_on(state)
             tables = CopiedState(home, state, zones)
             if is_leaving:
                 return await _leave(home, tables, url, text)
             return await _return(home, tables, url, text)
+
+
+async def _reached(state: JetStream) -> None:
+    """Wait until servers can be used: a cluster that was just started elects first. Raises
+    `CannotStart`."""
+    give_up = time.monotonic() + REACH_SECONDS
+    while problem := state.problem:
+        if time.monotonic() > give_up:
+            raise CannotStart(f"the servers cannot be used: {problem}")
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 async def _leave(home: Home, tables: CopiedState, url: StateURL, text: str) -> int:
