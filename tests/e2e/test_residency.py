@@ -165,6 +165,8 @@ def test_what_another_zone_keeps_is_answered_by_an_edge_there(skerry: Skerry) ->
     file = inside.upload(lines)
     assert outside.call("GET", f"/files/{file}").json()["bytes"] == len(lines)
     assert outside.call("GET", f"/files/{file}/content").content == lines
+    head = outside.call("HEAD", f"/files/{file}/content")
+    assert (head.status_code, head.content) == (200, b"")
     assert outside.call("DELETE", f"/files/{file}").json()["deleted"] is True
     assert inside.call("GET", f"/files/{file}").status_code == 404
     missing = outside.call("GET", f"/files/{file}")

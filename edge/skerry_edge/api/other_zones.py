@@ -67,7 +67,7 @@ async def from_elsewhere(request: Request, id: str) -> Response | None:
     call = EdgeCall(
         stream=1,
         zone=edge.residency,
-        method=scope["method"],
+        method="GET" if scope["method"] == "HEAD" else scope["method"],
         target=target,
         headers=headers,
         body=body,
