@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.e2e.command import Skerry
 from tests.edge.support import EDGE, PATIENCE, Deployment, answer
 
@@ -21,6 +22,12 @@ from skerry_edge.console.codes import new_code
 from skerry_edge.money.sqlite_spending import SqliteSpending
 from skerry_regions.wire.protocol import Submit
 
+BROWSER = [
+    pytest.mark.slow,
+    pytest.mark.unmeasured,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of the driver's pipes
+]
+"""What marks tests of a browser at an edge in this process."""
 WIDE, NARROW, HUGE = (1440, 900), (360, 740), (3840, 2160)
 SHOTS = os.environ.get("SKERRY_SHOTS", "")
 

@@ -13,7 +13,7 @@ from typing import Any
 import openai
 import pytest
 from tests.edge.api.batch.test_openai_batches import chat, create, lines
-from tests.edge.console.browsing import NARROW, WIDE, Pages, close
+from tests.edge.console.browsing import BROWSER, NARROW, WIDE, Pages, close
 from tests.edge.console.test_regions_page import SEA
 from tests.edge.support import ACCOUNT, Deployment, deployed
 from tests.edge.telemetry.test_tracing import split_attempt
@@ -25,10 +25,7 @@ from skerry_edge.limits import Limits
 from skerry_edge.money.caps import Caps
 from skerry_edge.money.sqlite_spending import SqliteSpending
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of the driver's pipes
-]
+pytestmark = BROWSER
 
 RUN = """axe.run(document).then(result => JSON.stringify(result.violations.map(each =>
     [each.id, ...each.nodes.map(node => node.target.join(' '))])))"""
@@ -38,11 +35,6 @@ PAGES = {
     "batches": ".batches tbody tr", "login": "#token",
     "docs": ".doc dl", "docs/console": ".doc img", "docs/calls/createMessage": ".try .check",
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _no_request_holds_the_loop() -> None:
-    """Nothing is measured here: a browser shares the cores."""
 
 
 @pytest.fixture(scope="module")

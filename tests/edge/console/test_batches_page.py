@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 from tests.edge.api.batch.test_openai_batches import chat, create, ended, lines
-from tests.edge.console.browsing import NARROW, WIDE, Pages, shot
+from tests.edge.console.browsing import BROWSER, NARROW, WIDE, Pages, shot
 from tests.edge.support import (
     ACCOUNT,
     CHAT,
@@ -25,15 +25,7 @@ from tests.edge.support import (
 from skerry_edge.ledger.stores import Stores
 from skerry_edge.limits import Limits
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of the driver's pipes
-]
-
-
-@pytest.fixture(autouse=True)
-def _no_request_holds_the_loop() -> None:
-    """Nothing is measured here: a browser shares the cores."""
+pytestmark = BROWSER
 
 
 @pytest.fixture(scope="module")

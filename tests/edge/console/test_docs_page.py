@@ -6,18 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from tests.edge.console.browsing import HUGE, NARROW, WIDE, Pages, said, shot, until
+from tests.edge.console.browsing import BROWSER, HUGE, NARROW, WIDE, Pages, said, shot, until
 from tests.edge.support import MODEL, PATIENCE, Deployment, Hold
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of the driver's pipes
-]
-
-
-@pytest.fixture(autouse=True)
-def _no_request_holds_the_loop() -> None:
-    """Nothing is measured here: a browser shares the cores."""
+pytestmark = BROWSER
 
 
 def call(pages: Pages, id: str, *, logged_in: bool = True, **more: Any) -> Any:

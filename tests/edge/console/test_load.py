@@ -22,7 +22,7 @@ from typing import Any
 import httpx
 import pytest
 from msgspec.structs import replace
-from tests.edge.console.browsing import SHOTS, Pages, ask, until
+from tests.edge.console.browsing import BROWSER, SHOTS, Pages, ask, until
 from tests.edge.console.test_regions_page import SEA
 from tests.edge.support import (
     ACCOUNT,
@@ -41,10 +41,7 @@ from skerry_edge.telemetry.tracing import Trace
 from skerry_regions.region.region_figures import SeenFleet, SeenNode
 from skerry_regions.wire.protocol import Done, Submit, Tokens
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of the driver's pipes
-]
+pytestmark = BROWSER
 
 NODES, PER_SECOND = 1000, 200
 SECONDS = 8.0  # of each measurement
@@ -57,11 +54,6 @@ new MutationObserver(() => window.seen.push(
      performance.timeOrigin + performance.now()]
 )).observe(document.querySelector('.lanes'), {childList: true, subtree: true, characterData: true})
 """
-
-
-@pytest.fixture(autouse=True)
-def _no_request_holds_the_loop() -> None:
-    """A browser shares the cores; the loop is measured here."""
 
 
 def looks() -> Iterator[SeenFleet]:

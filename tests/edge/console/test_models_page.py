@@ -6,21 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.edge.console.browsing import NARROW, WIDE, Pages, shot
+from tests.edge.console.browsing import BROWSER, NARROW, WIDE, Pages, shot
 from tests.edge.console.test_regions_page import SEA
 from tests.edge.support import ACCOUNT, CHAT, MODEL, Deployment, deployed
 
 from skerry_edge.limits import Limits
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of the driver's pipes
-]
-
-
-@pytest.fixture(autouse=True)
-def _no_request_holds_the_loop() -> None:
-    """Nothing is measured here: a browser shares the cores."""
+pytestmark = BROWSER
 
 
 @pytest.fixture(scope="module")

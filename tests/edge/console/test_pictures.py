@@ -15,7 +15,7 @@ from typing import Any
 import openai
 import pytest
 from tests.edge.api.batch.test_openai_batches import chat, create, ended, lines
-from tests.edge.console.browsing import Pages, close, shot
+from tests.edge.console.browsing import BROWSER, Pages, close, shot
 from tests.edge.console.test_regions_page import SEA
 from tests.edge.support import (
     ACCOUNT,
@@ -37,10 +37,7 @@ from skerry_regions.region.attempt_record import AttemptRecord
 from skerry_regions.routing.placement import Placement
 from skerry_regions.wire.protocol import Done, Submit, Tokens
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of the driver's pipes
-]
+pytestmark = BROWSER
 
 SIZE = (1200, 750)
 ANSWER = (
@@ -115,11 +112,6 @@ def play(edge: Deployment) -> None:
         return stream
 
     edge.region.generate = generate  # type: ignore[method-assign]
-
-
-@pytest.fixture(autouse=True)
-def _no_request_holds_the_loop() -> None:
-    """Nothing is measured here: a browser shares the cores."""
 
 
 @pytest.fixture(scope="module")

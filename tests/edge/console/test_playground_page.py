@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.edge.console.browsing import HUGE, NARROW, WIDE, Pages, ask, said, shot, until
+from tests.edge.console.browsing import BROWSER, HUGE, NARROW, WIDE, Pages, ask, said, shot, until
 from tests.edge.support import (
     ACCOUNT,
     CHAT,
@@ -24,15 +24,7 @@ from tests.edge.support import (
 )
 from tests.tools import program
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of the driver's pipes
-]
-
-
-@pytest.fixture(autouse=True)
-def _no_request_holds_the_loop() -> None:
-    """Nothing is measured here: a browser shares the cores."""
+pytestmark = BROWSER
 
 
 # --- the first minute ----------------------------------------------------------------------------

@@ -8,17 +8,14 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.edge.console.browsing import HUGE, NARROW, WIDE, Pages, shot
+from tests.edge.console.browsing import BROWSER, HUGE, NARROW, WIDE, Pages, shot
 from tests.edge.support import ACCOUNT, Deployment, deployed
 
 from skerry_edge.limits import Limits
 from skerry_regions.region.region_figures import SeenFleet, SeenNode, SeenRegion
 from skerry_regions.wire.reports import EngineWork
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of the driver's pipes
-]
+pytestmark = BROWSER
 
 PLACES = {"fra": (50.1, 8.6), "iad": (39.0, -77.5), "sin": (1.3, 103.9), "gru": (-23.4, -46.5)}
 HOSTILE = "<img src=x onerror=alert(1)>\u202e"
@@ -55,11 +52,6 @@ class Sea:
 
 
 SEA = Sea()
-
-
-@pytest.fixture(autouse=True)
-def _no_request_holds_the_loop() -> None:
-    """Nothing is measured here: a browser shares the cores."""
 
 
 @pytest.fixture(scope="session")

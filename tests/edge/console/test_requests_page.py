@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.edge.console.browsing import NARROW, WIDE, Pages, shot, until
+from tests.edge.console.browsing import BROWSER, NARROW, WIDE, Pages, shot, until
 from tests.edge.support import (
     ACCOUNT,
     MODEL,
@@ -15,15 +15,7 @@ from tests.edge.telemetry.test_tracing import split_attempt
 
 from skerry.errors import Unavailable
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of the driver's pipes
-]
-
-
-@pytest.fixture(autouse=True)
-def _no_request_holds_the_loop() -> None:
-    """Nothing is measured here: a browser shares the cores."""
+pytestmark = BROWSER
 
 
 def rows_of(page: Any) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.edge.console.browsing import NARROW, WIDE, Pages, close, shot
+from tests.edge.console.browsing import BROWSER, NARROW, WIDE, Pages, close, shot
 from tests.edge.support import ACCOUNT, MODEL, Deployment, deployed, eventually, spent
 
 from skerry_edge.gate.admission import Admission
@@ -19,18 +19,10 @@ from skerry_edge.limits import Limits
 from skerry_edge.money.caps import Caps
 from skerry_edge.money.sqlite_spending import SqliteSpending
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of the driver's pipes
-]
+pytestmark = BROWSER
 
 OTHER = "f" * 32  # an account
 HOSTILE = "=1+1<img src=x onerror=alert(1)>\u202e"
-
-
-@pytest.fixture(autouse=True)
-def _no_request_holds_the_loop() -> None:
-    """Nothing is measured here: a browser shares the cores."""
 
 
 @pytest.fixture(scope="module")
