@@ -72,6 +72,18 @@ def processes(*words: str) -> Iterator[int]:
                 yield int(path.parent.name)
 
 
+def with_children(pids: set[int]) -> set[int]:
+    """These, and what they have started."""
+    parents = dict[int, int]()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            parents[int(path.parent.name)] = int(fields[1])
+    while more := {pid for pid, parent in parents.items() if parent in pids} - pids:
+        pids = pids | more
+    return pids
+
+
 class RayCluster:
     """Runs from its creation until `close`, with the environment's token."""
 
@@ -122,7 +134,8 @@ class RayCluster:
 
     def close(self) -> None:
         """Nothing of it runs on."""
-        for pid in [*processes(str(self.folder))]:
+        found = {*processes(str(self.folder)), *processes(f"--address={self.address}")}
+        for pid in with_children(found):  # some have no other command line than a title
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for head in self._heads:
