@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 from tests.regions.toy_nodes import PATIENCE, hello, until
+from tests.regions.wire.tls_links import KEY, Machines, Tap
 
 from skerry.errors import Overloaded, Unavailable
 from skerry_edge.http.edge_calls import MAX_TENANT_CALLS, ZONE_KEY, CallDoor, ZoneCalls
@@ -18,6 +21,7 @@ from skerry_regions.address import Address
 from skerry_regions.region.gateway import RegionGateway
 from skerry_regions.wire.edge_calls import PART_BYTES, EdgeCall
 from skerry_regions.wire.link import NodeLink
+from skerry_regions.wire.link_auth import NO_CREDENTIALS, LinkCredentials
 from skerry_regions.wire.listener import NodeServer
 from skerry_regions.wire.reports import Report
 
@@ -76,8 +80,16 @@ class TwoEdges:
 
 
 @asynccontextmanager
-async def edges(folder: Path, *, serves: bool = True) -> AsyncGenerator[TwoEdges]:
-    """An edge that has clients, and a link to one of `eu` with an application behind it."""
+async def edges(
+    folder: Path,
+    *,
+    serves: bool = True,
+    own: tuple[LinkCredentials, LinkCredentials] | None = None,
+    tap: Tap | None = None,
+) -> AsyncGenerator[TwoEdges]:
+    """An edge that has clients, and a link to one of `eu` with an application behind it; over TCP
+    with credentials of `own`, those of the one with clients first."""
+    calling, answering = own or (NO_CREDENTIALS, NO_CREDENTIALS)
     application, door = Application(), CallDoor()
     if serves:
         door.open(application)
@@ -85,15 +97,40 @@ async def edges(folder: Path, *, serves: bool = True) -> AsyncGenerator[TwoEdges
     reports: Any = NoReports()
     server = NodeServer(RegionGateway("edge-eu", "eu", none, reports, door.answer), hello("eu"))
     address = Address(path=str(folder / "eu.gateway"))
-    await server.listen(address)
-    link = NodeLink("edge-eu", address, hello("edge-us"), PATIENCE, zone="eu")
-    try:
+    if own is not None:
+        address = Address.parse("tcp:127.0.0.1:0")
+    bound = await server.listen(address, answering)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(server.close)
+        if tap is not None:
+            bound = await stack.enter_async_context(tap.before(bound))
+        link = NodeLink(
+            "edge-eu", bound, hello("edge-us"), PATIENCE, zone="eu",
+            credentials=calling.towards(answering.machine),
+        )  # fmt: skip
+        stack.push_async_callback(link.close)
         async with asyncio.timeout(30):
             await link.wait_until_up()
         yield TwoEdges(application, ZoneCalls(lambda zone: [link] if zone == "eu" else []), server)
-    finally:
-        await link.close()
-        await server.close()
+
+
+@pytest.mark.parametrize("is_encrypted", [True, False])
+async def test_no_credentials_and_no_content_are_in_what_passes_between_edges(
+    tmp_path: Path, is_encrypted: bool
+) -> None:
+    """In the clear, which one machine alone does, both are seen: the tap does work."""
+    machines, tap, token = Machines(tmp_path / "authority"), Tap(), b"Bearer a-token-of-a-client"
+    own = (KEY, KEY)
+    if is_encrypted:
+        own = machines.of("us", "edge"), machines.of("eu", "edge")
+    async with edges(tmp_path, own=own, tap=tap) as pair:
+        call = replace(CALL, headers=[(b"authorization", token)])
+        answer = await pair.calls.call("eu", "t", call)
+        assert b"".join([part async for part in answer.body()]) == 3 * PIECE
+    seen = bytes(tap.bytes)
+    assert len(seen) > len(PIECE)
+    for secret in (token, PIECE[:64], b"/a%20b"):
+        assert (secret in seen) is not is_encrypted
 
 
 async def test_an_answer_comes_whole_and_the_call_as_it_was(tmp_path: Path) -> None:
