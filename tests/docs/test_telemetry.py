@@ -42,8 +42,14 @@ def test_the_table_of_metrics() -> None:
     assert listed["node"] == rows(NodeMetrics(dict).families())
 
 
+class Following:
+    is_leading, term, sequence, seconds_behind = False, 0, 7, 0.1
+
+
 def test_the_table_of_the_control_planes_metrics() -> None:
-    families = ControlMetrics(Unseeing(), lambda: Desired(0, {}), None, dict).families()
+    families = ControlMetrics(
+        Unseeing(), lambda: Desired(0, {}), None, dict, Following()
+    ).families()
     shared = rows(EdgeMetrics().families())
     listed = {
         name: (kind, tuple(re.findall(r"`(\w+)`", labels)))

@@ -13,14 +13,18 @@ import os
 import socket
 import sqlite3
 import time
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import uvloop
 
 from skerry_cli.composition.configured import following_issuers
+from skerry_cli.composition.control.options import (
+    ControlOptions,
+    ControlPart,
+    EmbeddedControl,
+    Host,
+    ServingFront,
+)
+from skerry_cli.composition.control.turns import in_turn
 from skerry_cli.composition.control_parts import (
     account_of,
     accounts_of,
@@ -36,7 +40,7 @@ from skerry_cli.composition.control_parts import (
     write_down,
 )
 from skerry_cli.composition.listening import Front, Where
-from skerry_cli.composition.serve_machines import DRAIN_SECONDS, JoinOptions, machines, pods
+from skerry_cli.composition.serve_machines import DRAIN_SECONDS, machines, pods
 from skerry_cli.composition.starter import Starter
 from skerry_cli.home.control_home import (
     DEFAULT_HOST,
@@ -50,7 +54,7 @@ from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.keys import control_key
 from skerry_cli.home.machine import default_threads
 from skerry_cli.home.parts import listen_at, url_of
-from skerry_cli.home.shared_state import open_registry
+from skerry_cli.home.shared_state import keep_state, open_registry
 from skerry_cli.home.state import Home
 from skerry_cli.output import note
 from skerry_edge.gate.oidc.logins import Logins
@@ -64,12 +68,12 @@ from skerry_regions.control.desired.changes import Changes
 from skerry_regions.control.desired.manifest import Manifest
 from skerry_regions.control.desired.migrations import NewerSchema
 from skerry_regions.control.desired.store import Store
-from skerry_regions.control.errors import ControlError
+from skerry_regions.control.errors import Busy, ControlError
 from skerry_regions.control.machines.book import hosts_of
 from skerry_regions.control.machines.hosts import Hosts
 from skerry_regions.control.machines.joined import JoinedMachines
 from skerry_regions.control.planning.zone_contents import ZoneBook
-from skerry_regions.control.reconcile.control_metrics import ControlMetrics
+from skerry_regions.control.reconcile.control_metrics import ControlMetrics, Turn
 from skerry_regions.control.reconcile.first_start import FirstStart
 from skerry_regions.control.reconcile.launchers import Launchers
 from skerry_regions.control.reconcile.processes import ProcessLauncher
@@ -84,8 +88,7 @@ from skerry_regions.process.local_launcher import Deposed
 from skerry_regions.process.loop_watch import LoopWatch
 from skerry_regions.process.startup import stop_on_signals
 from skerry_regions.prometheus import LabelValues
-from skerry_regions.registry import Registry, RegistryUnavailable
-from skerry_regions.spec_types import ConsoleMode
+from skerry_regions.registry import RegistryUnavailable
 
 CLAIM_SECONDS = 120.0  # a predecessor whose supervisor is gone may still be draining
 TROUBLES = (
@@ -93,45 +96,15 @@ TROUBLES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlOptions:
-    """What a control plane is to be."""
-
-    where: Where
-    topology: Path | None  # to want
-    owns: bool  # end what it started, when it ends
-    known_hosts: frozenset[str] = frozenset()  # names that it is reached by, beside its address
-    console: ConsoleMode = "loopback"  # whom its pages are shown to
-    join: JoinOptions | None = None  # where machines join
-    ray: Mapping[str, str] = field(default_factory=dict[str, str])  # heads of clusters, by region
-    lifeline: int | None  # descriptor that a supervisor gave us
-    progress: Progress = lambda what, share: None  # of what it starts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbeddedControl:
-    """A control plane within `skerry up --topology`."""
-
-    reconciler: Reconciler
-    first_start: FirstStart
-    registry: Registry
-    tokens: TokenStore
-    url: str
-    stop: asyncio.Event
-
-
-Host = Callable[[EmbeddedControl], Coroutine[Any, Any, None]]
-"""Goes on beside it until it is cancelled, or raises why it has to end."""
-
-
 def serve_control(options: ControlOptions, home: Home) -> None:
     """Run the control plane until it is to stop. Raises `CannotStart`."""
     manifest = None if options.topology is None else read_wanted(options.topology)
     patience = LOCK_SECONDS if options.lifeline is None else CLAIM_SECONDS
+    keep_state(home, options.state)
     try:
         with (
             claim_control(home, patience=patience, alone=options.lifeline is None),
-            platform_tokens(home, manifest) as tokens,
+            platform_tokens(home, None if options.state else manifest) as tokens,
             Front.open(options.where, Limits(drain_seconds=DRAIN_SECONDS)) as front,
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
@@ -143,12 +116,12 @@ def serve_control(options: ControlOptions, home: Home) -> None:
 def embed_control(
     topology: Manifest, home: Home, listener: socket.socket, host: Host, progress: Progress
 ) -> None:
-    """Run the control plane as part of `skerry up --topology`. `progress` is that of what it
-    starts. Raises `CannotStart`, and what `host` does."""
-    where = Where(host=DEFAULT_HOST, port=0)
+    """Run it as part of `skerry up --topology`, with the `progress` of what it starts. Raises
+    `CannotStart`, and what `host` does."""
     options = ControlOptions(
-        where=where, topology=None, owns=True, lifeline=None, progress=progress
-    )
+        where=Where(host=DEFAULT_HOST, port=0), topology=None, owns=True, lifeline=None,
+        progress=progress,
+    )  # fmt: skip
     front = Front(listener, None, Limits(drain_seconds=DRAIN_SECONDS))
     try:
         with (
@@ -173,42 +146,65 @@ async def _serve(
     starter = Starter(options.lifeline)
     starter.end_with_supervisor(stop)
     account_id = account_of(home, tokens, front.url(), is_ours=not starter.is_supervisor)
+    part = ControlPart(options, home, tokens, account_id, starter, stop)
+    is_alone = host is None and not starter.is_supervisor  # `skerry up` has a platform of its own
+    if is_alone and await in_turn(part, front, manifest, _lead):
+        return
+    store = Store(control_database(home))
+    try:
+        await _lead(part, store, front, manifest, host, over=stop)
+    except Busy as error:
+        raise CannotStart(str(error)) from None
+    finally:
+        store.close()
+
+
+async def _lead(
+    part: ControlPart, store: Store, front: ServingFront, manifest: Manifest | None,
+    host: Host | None, *, over: asyncio.Event, term: int | None = None, turn: Turn | None = None,
+) -> None:  # fmt: skip
+    """Make what is wanted so, until it is `over`. Raises Busy where another leads."""
+    options, home, tokens, account_id = part.options, part.home, part.tokens, part.account_id
+    starter, stop = part.starter, part.stop
     async with contextlib.AsyncExitStack() as stack:
-        store = Store(control_database(home))
-        stack.callback(store.close)
         registry = open_registry(home, os.environ)
         stack.callback(registry.close)
         key = control_key(home)
         changes = Changes(store, EdgeTokens(tokens, account_id), key)
-        try:
+
+        def begin() -> int:
+            begun = term or store.next_term(above=LaunchFolder.of_control(home.root).term)
             changes.give_roles(account_id)
             changes.settle_tokens()
             write_down(manifest, home, store, is_up=host is not None)
+            return begun
+
+        try:
+            begun = await asyncio.to_thread(begin)
         except ControlError as error:
-            raise CannotStart(str(error)) from None
+            raise error if isinstance(error, Busy) else CannotStart(str(error)) from None
         wake = asyncio.Event()
         models = model_book(home, wake.set)
         stack.push_async_callback(models.close)
-        term = store.next_term(above=LaunchFolder.of_control(home.root).term)
         launcher = ProcessLauncher(
-            home.root, registry, term=term, cores=default_threads(), environ=os.environ,
+            home.root, registry, term=begun, cores=default_threads(), environ=os.environ,
             changed=wake.set, progress=options.progress,
         )  # fmt: skip
         stack.push_async_callback(launcher.close)
         joined = JoinedMachines(lambda: reconciler.wanted(), time.monotonic)
         nodes = Hosts(
             lambda: reconciler.wanted(),
-            term=term,
+            term=begun,
             clock=time.monotonic,
             changed=wake.set,
             expected=() if options.join is None else hosts_of(store),
         )
         making = pods(
-            options.join, nodes, lambda: reconciler.wanted(), lambda: joining, term=term,
-            changed=wake.set, lost=stop.set,
+            options.join, nodes, lambda: reconciler.wanted(), lambda: joining, term=begun,
+            changed=wake.set, lost=over.set,
         )  # fmt: skip
         remote = await stack.enter_async_context(making)
-        ray = RayLauncher(options.ray, home.root, lambda: reconciler.members, wake.set, term=term)
+        ray = RayLauncher(options.ray, home.root, lambda: reconciler.members, wake.set, term=begun)
         stack.push_async_callback(ray.close)
         first_start = None if host is None else FirstStart(has_adopted=launcher.has_adopted)
         launchers = Launchers(launcher, {"machines": remote, "kubernetes": remote, "ray": ray})
@@ -218,12 +214,12 @@ async def _serve(
         )  # fmt: skip
         joining = None
         if options.join is not None:
-            where = options.join.host, options.join.port
-            join_listener = stack.enter_context(listen_at(*where, Limits()))
+            join = options.join
+            join_listener = stack.enter_context(listen_at(join.host, join.port, Limits()))
             hosts = options.known_hosts | {host_of(options.join.host)}
             serving = machines(
                 options.join, home, join_listener, store, registry, joined, nodes, key, hosts,
-                lost=stop.set,
+                lost=over.set,
             )  # fmt: skip
             joining = await stack.enter_async_context(serving)
             note(f"Machines join at {url_of(join_listener, tls=True)}.")
@@ -238,7 +234,7 @@ async def _serve(
             machines = {} if joining is None else joining.machines.certificate_ends(here)
             return front.certificate_ends("control") | machines
 
-        metrics = ControlMetrics(reconciler, lambda: store.desired, home.root, ends)
+        metrics = ControlMetrics(reconciler, lambda: store.desired, home.root, ends, turn)
         hosts = options.known_hosts | {host_of(options.where.host)}
         control = Control(
             store=store,
@@ -281,15 +277,15 @@ async def _serve(
             hosting = asyncio.create_task(host(embedded), name="host")
             hosting.add_done_callback(lambda _: stop.set())
         reconciling = asyncio.create_task(reconciler.run(), name="reconcile")
-        reconciling.add_done_callback(lambda _: stop.set())  # by a bug: then we end too
+        reconciling.add_done_callback(lambda _: over.set())  # by a bug: then we end too
         try:
-            await front.serve(app, stop=stop, ready=ready)
+            await front.serve(app, stop=over, ready=ready)
             if reconciling.done():
                 await reconciling  # raises the bug; what runs goes on
         finally:
             reconciling.cancel()
             await asyncio.gather(reconciling, return_exceptions=True)
-        if options.owns and not starter.is_abandoned:
+        if options.owns and stop.is_set() and not starter.is_abandoned:
             await reconciler.drain_all()
         if hosting is not None:
             hosting.cancel()

@@ -16,10 +16,11 @@ from typing import TypeVar
 
 from msgspec import structs
 
+from skerry_cli.composition.control.options import EmbeddedControl
 from skerry_cli.composition.control_child import control_listener
 from skerry_cli.composition.control_parts import read_wanted
 from skerry_cli.composition.opening import openable
-from skerry_cli.composition.serve_control import EmbeddedControl, embed_control
+from skerry_cli.composition.serve_control import embed_control
 from skerry_cli.composition.topology_status import TopologyStatus
 from skerry_cli.home.console_address import console_address
 from skerry_cli.home.control import answer_status

@@ -1,12 +1,15 @@
 """A client of the control API, for commands: where it is, who calls, and its answers.
 
 By the environment, as the Terraform provider has it (`SKERRY_CONTROL_URL`, `SKERRY_API_TOKEN`,
-`SKERRY_CONTROL_CA_FILE`), else what the control plane of this home has written down.
+`SKERRY_CONTROL_CA_FILE`), else what the control plane of this home has written down. The URL may be
+several with commas between them: of control planes of one platform, of which one leads.
 """
 
 from __future__ import annotations
 
+import itertools
 import ssl
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,17 +23,28 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS = 30.0
 GLANCE_SECONDS = 2.0  # for `status` and `top`, which show the rest without it
+SUCCESSION_SECONDS = 15.0  # within which another control plane leads
+PAUSE_SECONDS = 0.5  # after all of them were asked
+CONVERGING = ("/apply", "/delete")  # done twice, they have done what they do once
 MAX_NAMED = 5  # of what is not ready, in sentences
 
 
 class PlatformError(Exception):
     """The control plane cannot be reached, or refuses; the message says why."""
 
-    def __init__(self, message: str, *, status: int = 0, field: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 0,
+        field: str | None = None,
+        may_be_sent_again: bool = False,
+    ) -> None:
         """`status` is that of HTTP, 0 of no answer; `field` names what is wrong of a body."""
         super().__init__(message)
         self.status = status
         self.field = field
+        self.may_be_sent_again = may_be_sent_again or status == 503
 
 
 class ControlView(Struct, frozen=True, kw_only=True):
@@ -65,7 +79,7 @@ class ControlView(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class PlatformClient:
-    """One control plane, and the token that calls it."""
+    """One control plane, or several of a platform, and the token that calls them."""
 
     url: str
     token: str
@@ -106,16 +120,38 @@ class PlatformClient:
         params: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         """Return the answer; empty where it has no body. Raises PlatformError."""
+        urls = self.url.split(",")
+        give_up = time.monotonic() + min(self.seconds, SUCCESSION_SECONDS)
+        for number, url in enumerate(itertools.cycle(urls), start=1):
+            try:
+                return self._ask(url, method, path, values, params)
+            except PlatformError as error:
+                is_last = len(urls) == 1 or time.monotonic() >= give_up
+                if is_last or not error.may_be_sent_again:
+                    raise
+            if number % len(urls) == 0:
+                time.sleep(PAUSE_SECONDS)
+        raise AssertionError("unreachable")
+
+    def _ask(
+        self,
+        url: str,
+        method: str,
+        path: str,
+        values: Mapping[str, Any] | None,
+        params: Mapping[str, str] | None,
+    ) -> dict[str, Any]:
+        """Return the answer of one of them. Raises PlatformError."""
         import httpx
 
-        is_sealed = self.url.startswith("https:")  # else it is loopback: no proxy sees the token
+        is_sealed = url.startswith("https:")  # else it is loopback: no proxy sees the token
         trust: ssl.SSLContext | bool = True
         try:
             if is_sealed and self.ca_file is not None:
                 trust = ssl.create_default_context(cafile=self.ca_file)
             answer = httpx.request(
                 method,
-                f"{self.url}/control/v1{path}",
+                f"{url}/control/v1{path}",
                 json=values,
                 params=params,
                 headers={"authorization": f"Bearer {self.token}"},
@@ -124,8 +160,10 @@ class PlatformClient:
                 verify=trust,
             )
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            was_not_sent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
             raise PlatformError(
-                f"{self.url} does not answer: {error}; `skerry up` or `skerry control` starts it"
+                f"{url} does not answer: {error}; `skerry up` or `skerry control` starts it",
+                may_be_sent_again=was_not_sent or method == "GET" or path in CONVERGING,
             ) from None
         if not answer.is_success:
             raise _refusal(answer)

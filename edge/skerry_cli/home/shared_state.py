@@ -163,30 +163,41 @@ def check_place(home: Home, url: StateURL | None) -> None:
 
 @contextlib.asynccontextmanager
 async def opened_state(
-    home: Home, environ: Mapping[str, str], name: str
+    home: Home, environ: Mapping[str, str], name: str, *, of_control: bool = False
 ) -> AsyncGenerator[JetStream | None]:
-    """Yield the connection to the chosen servers, with all streams of the home's zone; None where
-    the home has the state. `name` is what the servers list it as. Raises `CannotStart`."""
+    """Yield the connection to the chosen servers, with all streams of the home's zone, or those
+    `of_control` planes; None where the home has the state. `name` is what the servers list it as.
+    Raises `CannotStart`."""
     url = chosen_state(home, environ)
     with using_state(home):
         check_place(home, url)
         if url is None:
             yield None
             return
-        async with connected_state(home, environ, url, name, [home.zone]) as jetstream:
-            await _check_seal(jetstream)
+        async with connected_state(
+            home, environ, url, name, [home.zone], of_control=of_control
+        ) as jetstream:
+            if not of_control:
+                await _check_seal(jetstream)
             yield jetstream
 
 
 @contextlib.asynccontextmanager
 async def connected_state(
-    home: Home, environ: Mapping[str, str], url: StateURL, name: str, zones: Iterable[str]
+    home: Home,
+    environ: Mapping[str, str],
+    url: StateURL,
+    name: str,
+    zones: Iterable[str],
+    *,
+    of_control: bool = False,
 ) -> AsyncGenerator[JetStream]:
-    """Yield a connection to servers, with all streams of some zones. Raises `CannotStart`."""
+    """Yield a connection to servers, with all streams of some zones, or those `of_control` planes.
+    Raises `CannotStart`."""
     try:
         from skerry_regions.drivers.jetstream.answers import StateUnfit
         from skerry_regions.drivers.jetstream.connection import JetStream
-        from skerry_regions.drivers.jetstream.tables import declared
+        from skerry_regions.drivers.jetstream.tables import OF_CONTROL, declared
     except ImportError:
         raise CannotStart(
             "the state is on NATS servers: `pip install '.[nats]'` in Skerry's repository first"
@@ -195,7 +206,8 @@ async def connected_state(
         jetstream = JetStream(
             url, name=name, make_client=nats_clients(home, environ, url, STATE_VARIABLE)
         )
-        await jetstream.open(*dict.fromkeys(each for zone in zones for each in declared(zone)))
+        used = dict.fromkeys(each for zone in zones for each in declared(zone))
+        await jetstream.open(*(OF_CONTROL if of_control else used))
     except StateUnfit as error:
         raise CannotStart(f"state {url}: {error}") from None
     except StateError as error:

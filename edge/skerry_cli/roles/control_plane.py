@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import importlib.util
 import os
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from skerry_cli.home.control_home import (
     claim_control,
     control_database,
 )
+from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.state import Home
 from skerry_cli.logs import configure_logging
 from skerry_cli.output import complain, say
@@ -73,6 +75,13 @@ def register(commands: Commands) -> None:
         metavar="REGION=HOST:PORT",
         help="head of a region's Ray cluster, which runs its pools with `launcher: ray`",
     )
+    control.add_argument(
+        "--state",
+        metavar="URL",
+        help="where what is wanted is kept: `sqlite`, a file of this machine, or nats://…, which "
+        "any number of control planes share, of whom one leads (default: what SKERRY_STATE, the "
+        "topology or an earlier start says)",
+    )
     add_console(control)
     add_machines(control)
     control.add_argument("--listener-fd", type=int, help=argparse.SUPPRESS)
@@ -92,7 +101,8 @@ def register(commands: Commands) -> None:
         "restore",
         put_back,
         help="put a copy of the database back",
-        description="Put a copy back. The control plane must not run; the former database is kept.",
+        description="Put a copy back. The control plane must not run; the former database is kept. "
+        "Where control planes share what is wanted, all want the copy's at once, and may run.",
         example="skerry control restore control-2026-11-21.db",
     )
     back.add_argument("file", type=Path)
@@ -136,8 +146,9 @@ def start(args: argparse.Namespace) -> int:
             "give --tls-cert and --tls-key"
         )
     configure_logging()
+    from skerry_cli.composition.control.options import ControlOptions
     from skerry_cli.composition.listening import Where
-    from skerry_cli.composition.serve_control import ControlOptions, serve_control
+    from skerry_cli.composition.serve_control import serve_control
     from skerry_cli.composition.starter import run_to_the_end
 
     try:
@@ -154,6 +165,7 @@ def start(args: argparse.Namespace) -> int:
         console=args.console or DEFAULT_CONSOLE,
         join=join,
         ray=dict(args.ray),
+        state=args.state,
         lifeline=args.lifeline_fd,
     )
     return run_to_the_end(lambda: serve_control(options, home))
@@ -171,14 +183,19 @@ def make_backup(args: argparse.Namespace) -> int:
 
 
 def put_back(args: argparse.Namespace) -> int:
+    from skerry_cli.composition.control.shared import restore_to_log
     from skerry_regions.control.desired.backup import BackupError, restore
+    from skerry_regions.control.errors import Busy
 
     home = Home.from_environ(os.environ)
     home.create()
     try:
+        if asyncio.run(restore_to_log(home, args.file)):
+            say(f"Restored from {args.file}: all control planes want that now.")
+            return 0
         with claim_control(home):
             former = restore(args.file, control_database(home))
-    except (BackupError, ControlRunning) as error:
+    except (BackupError, ControlRunning, CannotStart, Busy) as error:
         return complain(f"{error}.")
     kept = f" The former database is {former} now." if former is not None else ""
     say(f"Restored from {args.file}.{kept}")

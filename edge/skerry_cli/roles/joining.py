@@ -46,7 +46,11 @@ def add_join(parser: argparse.ArgumentParser, *, decides: str) -> None:
         f"The control plane at URL says {decides}. The first start spends a join token (`skerry "
         "control token create`); the home remembers, and later starts need none.",
     )
-    group.add_argument("--join", metavar="URL", help="https://HOST:PORT of `skerry control`")
+    group.add_argument(
+        "--join",
+        metavar="URL",
+        help="https://HOST:PORT of `skerry control`; of several, with commas between them",
+    )
     secret = group.add_mutually_exclusive_group()
     secret.add_argument(
         "--token",
@@ -69,9 +73,9 @@ def given_options(args: argparse.Namespace, defaults: Mapping[str, object]) -> s
 
 def enrolled(args: argparse.Namespace, home: Home, kind: Kind) -> ControlLink:
     """Return the link of this machine, which joins if it has not yet. Raises CannotJoin."""
-    from skerry_regions.control.machines.calls import ControlAway, ControlRefused
+    from skerry_regions.control.machines.calls import ControlAway, ControlRefused, checked_url
     from skerry_regions.control.machines.folder import JoinError
-    from skerry_regions.control.machines.link import ControlLink, checked_url, has_joined, join
+    from skerry_regions.control.machines.link import ControlLink, has_joined, join
 
     try:
         url = checked_url(args.join)
@@ -85,7 +89,11 @@ def enrolled(args: argparse.Namespace, home: Home, kind: Kind) -> ControlLink:
         link = ControlLink(home.machine)
     except JoinError as error:
         raise CannotJoin(str(error)) from None
-    if link.url != url or link.kind != kind:
+    try:
+        is_ours = link.kind == kind and link.move_to(url)
+    except OSError as error:
+        raise CannotJoin(f"{error.filename}: {error.strerror}") from None
+    if not is_ours:
         raise CannotJoin(
             f"{home.root} belongs to the {link.kind} {link.machine} of {link.url}: "
             f"delete {home.machine} to join elsewhere, or give --home"
@@ -130,7 +138,7 @@ def assigned(link: ControlLink, type_: type[T]) -> T:
 
 def host_towards(url: str) -> str:
     """Return this machine's address on the way to the control plane. Raises CannotJoin."""
-    parts = urlsplit(url)
+    parts = urlsplit(url.partition(",")[0])
     try:
         found = socket.getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_DGRAM)
     except OSError as error:

@@ -16,7 +16,7 @@ import pytest
 
 from skerry_terraform.kit.diagnostics import ProviderError
 from skerry_terraform.provider.client import FIRST_CONTACT_RETRIES, PAGE, ControlPlane
-from skerry_terraform.provider.settings import ProviderSettings
+from skerry_terraform.provider.settings import ControlAddress, ProviderSettings
 
 SECONDS = 60
 
@@ -26,6 +26,11 @@ class NoPause(threading.Event):
 
     def wait(self, timeout: float | None = None) -> bool:
         return False
+
+
+def settings_at(*ports: int, **more: int) -> ProviderSettings:
+    addresses = tuple(ControlAddress("127.0.0.1", port) for port in ports)
+    return ProviderSettings(addresses=addresses, token="t", **more)
 
 
 @contextlib.contextmanager
@@ -81,7 +86,9 @@ def test_all_pages_are_read() -> None:
         return {"items": [{"id": id}], "next": id if len(id) < 3 else None}
 
     with serving(control_plane(page)) as port:
-        client = ControlPlane(ProviderSettings(host="127.0.0.1", port=port, token="t"), NoPause())
+        client = ControlPlane(
+            ProviderSettings(addresses=(ControlAddress("127.0.0.1", port),), token="t"), NoPause()
+        )
         assert [each["id"] for each in client.list("pools")] == ["a", "aa", "aaa"]
         client.close()
     limit = [str(PAGE)]
@@ -93,13 +100,39 @@ def test_all_pages_are_read() -> None:
 def test_a_connection_that_was_closed_meanwhile_costs_no_try() -> None:
     closed = threading.Event()
     with serving(control_plane(lambda path: {}, closed)) as port:
-        settings = ProviderSettings(host="127.0.0.1", port=port, token="t", max_retries=0)
+        settings = ProviderSettings(
+            addresses=(ControlAddress("127.0.0.1", port),), token="t", max_retries=0
+        )
         client = ControlPlane(settings, NoPause())
         for _ in range(3):
             assert client.status() == {}
             assert closed.wait(SECONDS)
             closed.clear()
         client.close()
+
+
+def test_whoever_leads_of_several_is_found() -> None:
+    tried: list[str] = []
+
+    class Follower(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            tried.append(self.path)
+            self.send_response(503)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with (
+        serving(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Follower)) as following,
+        serving(control_plane(lambda path: {"revision": 1})) as leading,
+    ):
+        client = ControlPlane(settings_at(9, following, leading), NoPause())
+        for _ in range(3):
+            assert client.status() == {"revision": 1}
+        client.close()
+    assert len(tried) == 1, "and it stays with that one"
 
 
 def test_https_where_there_is_none_is_told_soon() -> None:
@@ -113,7 +146,7 @@ def test_https_where_there_is_none_is_told_soon() -> None:
     with serving(socketserver.TCPServer(("127.0.0.1", 0), Plain)) as port:
         tls = ssl.create_default_context()
         settings = ProviderSettings(
-            host="127.0.0.1", port=port, token="t", tls=tls, max_retries=100
+            addresses=(ControlAddress("127.0.0.1", port, tls),), token="t", max_retries=100
         )
         with pytest.raises(ProviderError, match=f"https://127.0.0.1:{port}"):
             ControlPlane(settings, NoPause()).status()

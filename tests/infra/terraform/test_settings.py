@@ -32,12 +32,12 @@ def test_the_block_goes_before_the_environment_before_the_machine(tmp_path: Path
         json.dumps({"control_url": "http://[::1]:8788", "api_token": "written"})
     )
     ours = settings_of(NOTHING, {}, tmp_path)
-    assert (ours.url, ours.token, ours.tls) == ("http://[::1]:8788", "written", None)
+    assert (ours.url, ours.token, ours.addresses[0].tls) == ("http://[::1]:8788", "written", None)
     environ = {"SKERRY_CONTROL_URL": "https://e", "SKERRY_API_TOKEN": "e"}
     environ |= {"SKERRY_CONTROL_MAX_RETRIES": "3"}
     theirs = settings_of(NOTHING, environ, tmp_path)
     assert (theirs.url, theirs.token, theirs.max_retries) == ("https://e:443", "e", 3)
-    assert theirs.tls is not None
+    assert theirs.addresses[0].tls is not None
     block = settings_of(GIVEN, environ, tmp_path)
     assert (block.url, block.token) == ("https://c:8443", "t")
     with pytest.raises(ProviderError, match="token is missing"):  # ours is not for others to see
@@ -145,3 +145,12 @@ def test_every_attribute_of_the_provider_is_documented() -> None:
     for function in SKERRY.functions:
         parameters = ", ".join(name for name, _, _ in function.parameters)
         assert f"provider::skerry::{function.name}({parameters})" in rows
+
+
+def test_several_endpoints_are_tried_in_turn(tmp_path: Path) -> None:
+    given = NOTHING | {"endpoint": "https://a:8788, http://127.0.0.1:1", "token": "t"}
+    found = settings_of(given, {}, tmp_path)
+    assert found.url == "https://a:8788,http://127.0.0.1:1"
+    assert [each.tls is None for each in found.addresses] == [False, True]
+    with pytest.raises(ProviderError, match="in the clear"):
+        settings_of(given | {"endpoint": "https://a,http://b"}, {}, tmp_path)

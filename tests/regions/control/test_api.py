@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import subprocess
 import sys
@@ -9,10 +10,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import jsonschema
 import pytest
 from tests.regions.control.log.logs import Opener
 from tests.regions.control.support import ACCOUNT, BY_COLLECTION, MODEL, Api, caller
+
+from skerry_regions.control.api.app import create_app
 
 pytestmark = pytest.mark.anyio
 
@@ -287,6 +291,30 @@ async def test_who_has_no_role_may_not_ask(api: Api) -> None:
             assert answer.json()["error"]["type"] in ("unauthorized", "forbidden")
     anonymous = {"authorization": ""}
     assert (await api.http.get("/openapi.json", headers=anonymous)).status_code == 200
+
+
+async def test_whoever_follows_answers_what_is_written_down(api: Api) -> None:
+    await api.make("regions", **FRA)
+    where = [""]
+    app = create_app(dataclasses.replace(api.control, leader=lambda: where[0]))
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app),
+        base_url="http://control/control/v1",
+        headers={"authorization": "Bearer admin"},
+    ) as follower:
+        for path in ("/history", "/audit", "/events", "/metrics"):
+            assert (await follower.get(path)).status_code == 200
+        assert (await follower.get("/history")).json() == (await api.http.get("/history")).json()
+        for method, path in (("GET", "/regions"), ("POST", "/regions"), ("GET", "/status")):
+            refused = await follower.request(method, path, json={"name": "iad", "iata": "IAD"})
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+            assert "No control plane leads now" in refused.text
+        where[0] = "https://other:8788"
+        assert "https://other:8788 leads" in (await follower.get("/regions")).text
+        stranger = await follower.get("/regions", headers={"authorization": "Bearer x"})
+        assert stranger.status_code == 401
+        assert "other" not in stranger.text
+    assert len((await api.http.get("/regions")).json()["items"]) == 1
 
 
 async def test_routes_that_are_not_there(api: Api) -> None:

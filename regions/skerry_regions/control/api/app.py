@@ -20,18 +20,29 @@ from starlette.types import Scope
 
 from skerry_regions.control.api.access import CHANGING, INSIDE, NOBODY, ControlCaller
 from skerry_regions.control.api.operations import OPERATIONS
-from skerry_regions.control.api.requests import Control, ControlRequest, check_host, refusal
+from skerry_regions.control.api.requests import (
+    PREFIX,
+    Control,
+    ControlRequest,
+    check_host,
+    refusal,
+)
 from skerry_regions.control.api.terraform_routes import STATES
 from skerry_regions.control.errors import (
     ControlError,
     Forbidden,
     HiddenResource,
+    NotLeading,
     Unauthorized,
     UnknownResource,
     UnsupportedMethod,
 )
 from skerry_regions.known_hosts import comes_from_page
 from skerry_regions.operations import Handler, Operation, public_paths, routes
+
+FOLLOWED = frozenset(f"{PREFIX}/{name}" for name in ("history", "audit", "events", "metrics"))
+"""What control planes answer that follow another: what is written down, and how they are. How what
+runs is, the leader alone sees."""
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +80,7 @@ class ControlGate:
                         raise Forbidden(
                             f"Your role does not include the right to {needed[0]} here."
                         )
+                    self._check_leading(operation)
                 return await handler(ControlRequest(scope, request.receive, self._control, caller))
             except ControlError as error:
                 return await self._refusal(scope, error, caller)
@@ -101,6 +113,16 @@ class ControlGate:
         headers = {name.decode("latin-1"): it.decode("latin-1") for name, it in scope["headers"]}
         if scope["method"] in CHANGING and comes_from_page(headers):
             raise Forbidden("Web pages change nothing here.")
+
+    def _check_leading(self, operation: Operation) -> None:
+        """Raise NotLeading for what only the leader of several control planes knows or does."""
+        if self._control.leader is not None and operation.path not in FOLLOWED:
+            where = self._control.leader()
+            raise NotLeading(
+                f"The control plane at {where} leads: send it there."
+                if where
+                else "No control plane leads now; one will in a few seconds."
+            )
 
     def _is_public(self, path: str) -> bool:
         return path in self._public or path.startswith(STATES)  # Terraform sends no bearer token

@@ -49,6 +49,8 @@ class Control:
     changed: Callable[[], None]  # called on the event loop after each write
     monitoring: Monitoring
     joining: Joining | None = None  # of a control plane that takes machines
+    leader: Callable[[], str] | None = None
+    """Of one that follows another: where that is, as far as it is known."""
 
 
 class ControlRequest(Request):

@@ -30,7 +30,7 @@ def backup(database: Path, target: Path) -> None:
         with _opened(database) as source, _opened(draft) as copy:
             source.backup(copy)
             copy.execute("PRAGMA journal_mode = DELETE")  # one file, without side files
-        _check(draft)
+        check_copy(draft)
         os.replace(draft, target)
     except (OSError, sqlite3.Error) as error:
         raise BackupError(f"{target}: {error}") from None
@@ -46,7 +46,7 @@ def restore(source: Path, database: Path) -> Path | None:
     """
     draft = database.with_name(f".{database.name}.draft")
     try:
-        _check(source)
+        check_copy(source)
         database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft.unlink(missing_ok=True)
         draft.touch(mode=0o600)
@@ -68,7 +68,7 @@ def restore(source: Path, database: Path) -> Path | None:
     return former
 
 
-def _check(path: Path) -> None:
+def check_copy(path: Path) -> None:
     """Raises BackupError for what is no whole database of ours."""
     if not path.exists():
         raise BackupError(f"there is no {path}")

@@ -16,6 +16,7 @@ planes begin with the newest of these.
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
 import sqlite3
 import tempfile
@@ -25,11 +26,13 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from skerry_regions.control.desired.backup import backup
 from skerry_regions.control.desired.migrations import VERSION, migrate
 from skerry_regions.control.desired.store import Store
 from skerry_regions.control.desired.transaction_log import Outdated, TransactionLog
 from skerry_regions.control.desired.transactions import (
     FORMAT,
+    TABLES,
     Transaction,
     Unreadable,
     changed_rows,
@@ -48,6 +51,8 @@ MAX_PICTURE_BYTES = 1 << 30
 POSITION = "SELECT sequence FROM log_position WHERE stream = ?"
 USED = ("audit", "resources", "machines", "join_tokens")
 
+logger = logging.getLogger(__name__)
+
 
 class UnfitLog(Exception):
     """The log cannot be followed with this file; the message says why and what to do."""
@@ -64,15 +69,17 @@ class LoggedStore(Store):
         clock: Callable[[], float] = time.time,
         picture_every: int = PICTURE_EVERY,
     ) -> None:
-        """Open, and read the log to its end. Raises what `Store` does, Busy, NewerSchema or
-        UnfitLog."""
+        """Open, and read the log to its end, unless its servers cannot be used now. Raises what
+        `Store` does, NewerSchema or UnfitLog."""
         self._log = log
         self._picture_every = picture_every
         self._term = 0  # that we lead in; 0: we do not
         super().__init__(path, clock=clock)
         try:
             note_changes(self._database)
-            self.read_on()
+            with contextlib.suppress(Busy):
+                self.check_log()
+                self.read_on()
         except BaseException:
             self.close()
             raise
@@ -171,15 +178,26 @@ class LoggedStore(Store):
                 self._begin()
 
     def check_log(self) -> None:
-        """Raise UnfitLog for one that is not what the file is a picture of; or Busy."""
+        """Begin anew with a log that was made again and has something, keeping a copy of the file.
+        Raises UnfitLog for one that has lost what it had; or Busy."""
         state, sequence = self._log.state(), self.sequence
         rows = self.select("SELECT created FROM log_position WHERE stream = ?", (self._log.name,))
-        if rows and (state.last_sequence < sequence or state.created != rows[0][0]):
+        if not rows or (state.created == rows[0][0] and state.last_sequence >= sequence):
+            return
+        if state.created == rows[0][0] or not state.last_sequence:
             raise UnfitLog(
                 f"the log {self._log.name} has lost what it had acknowledged: {self.path} knows "
                 f"{sequence} transactions, the log {state.last_sequence}; `skerry control backup` "
-                "copies the file, and `skerry control restore` puts that into a log"
+                "copies the file, and `skerry control restore` puts that into the log"
             )
+        copy = self.path.with_name(f"{self.path.name}.{secrets.token_hex(4)}")
+        backup(self.path, copy)
+        logger.warning("%s was made again; the former desired state is in %s", self._log.name, copy)
+        with self._transaction():
+            for table in (*TABLES, "log_position"):
+                self._database.execute(f"DELETE FROM {table}")
+            self._database.execute("INSERT INTO counters VALUES ('revision', 0)")
+            changed_rows(self._database)  # which are nobody's transaction
 
     def _begin(self) -> None:
         """Begin with the newest picture beside the log."""

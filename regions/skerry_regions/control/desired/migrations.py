@@ -66,7 +66,7 @@ STEPS: tuple[str, ...] = (
     CREATE INDEX audit_by_outcome ON audit (outcome, sequence);
     """,
     """
-    CREATE TABLE published (  -- API tokens that edges of this machine know
+    CREATE TABLE published (  -- API tokens that edges know
         id TEXT PRIMARY KEY, digest TEXT NOT NULL
     ) WITHOUT ROWID;
     INSERT INTO published SELECT known.id, json_extract(digest.value, '$') FROM decisions known

@@ -1,7 +1,6 @@
-"""API tokens as edges of this machine know them: those that there are, by their present secrets.
+"""API tokens as edges know them: those that there are, by their present secrets.
 
-Which they know is noted in the file beside what is wanted, of this control plane alone: each of
-several has edges of its own.
+Which they know is noted beside what is wanted. Several control planes share both, and tokens.
 """
 
 from __future__ import annotations
@@ -49,25 +48,23 @@ class PublishedTokens:
         self._tokens = tokens
         self._settling = threading.Lock()
 
-    def settle(self, *, leads: bool = True) -> None:
+    def settle(self) -> None:
         """Publish tokens that are new, were rotated or have other caps, withdraw those that go.
         Raises Busy.
 
-        One that edges knew and know no more was revoked there: it is not brought back, and
-        forgotten by whoever `leads`.
+        One that edges knew and know no more was revoked there: it is forgotten, never brought back.
         """
         with self._settling:
             known, tokens = self._store.published(), self._store.desired.of(API_TOKEN)
             for id in known.keys() - {record.id for record in tokens}:
-                self._withdraw(id)  # another control plane of the platform has forgotten it
+                self._withdraw(id)  # by a copy that was put back
             digests, caps = (self._store.decisions(name) for name in ("digest", "caps"))
             for record in tokens:
                 if record.deleting and record.id in known:
                     self._withdraw(record.id)
                 if record.deleting or self._was_revoked(record, known):
-                    if leads:
-                        with self._store.writing() as writing:
-                            writing.remove(API_TOKEN, record.id)
+                    with self._store.writing() as writing:
+                        writing.remove(API_TOKEN, record.id)
                 else:
                     key = API_TOKEN.name, record.id
                     self._publish(record, digests.get(key), caps.get(key), known.get(record.id))

@@ -188,16 +188,15 @@ class Store:
         return {id: int(port) for (kind, id), port in decided if kind == EDGE_NODE.name}
 
     def published(self) -> dict[str, str]:
-        """Return the API tokens that edges of this machine know: digests of their secrets, by
-        id."""
+        """Return the API tokens that edges know: digests of their secrets, by id."""
         return dict(self.select("SELECT id, digest FROM published"))
 
     def note_published(self, id: str, digest: str | None) -> None:
-        """Note that edges of this machine know a token by this digest, or, None, no more."""
-        with self._transaction():
-            self._database.execute("DELETE FROM published WHERE id = ?", (id,))
+        """Note that edges know a token by this digest, or, None, no more. Raises Busy."""
+        with self.writing() as writing:
+            writing.execute("DELETE FROM published WHERE id = ?", (id,))
             if digest is not None:
-                self._database.execute("INSERT INTO published VALUES (?, ?)", (id, digest))
+                writing.execute("INSERT INTO published VALUES (?, ?)", (id, digest))
 
     def next_term(self, above: int) -> int:
         """Return the term of a control plane that begins: higher than any before. Raises Busy."""

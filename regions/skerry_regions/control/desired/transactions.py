@@ -29,6 +29,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "join_tokens": ("id",),
     "machines": ("id",),
     "platform": ("name",),
+    "published": ("id",),
 }
 """Whose rows all control planes share, by their keys."""
 

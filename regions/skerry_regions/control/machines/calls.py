@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import httpx
 import msgspec
@@ -11,6 +12,7 @@ from msgspec import Struct
 
 from skerry import __version__
 from skerry_regions.control.errors import Revoked
+from skerry_regions.control.machines.folder import JoinError
 from skerry_regions.control.machines.messages import (
     SERVER_NAME,
     VERSIONS_HEADER,
@@ -20,6 +22,7 @@ from skerry_regions.wire.link_files import PARTIAL_CHAIN
 
 ANSWER_SECONDS = 5.0
 MAX_ANSWER_BYTES = 64 << 20
+MAX_URL = 2048
 
 T = TypeVar("T")
 
@@ -59,6 +62,23 @@ def trusting(authority: str) -> ssl.SSLContext:
     context.verify_flags |= PARTIAL_CHAIN  # it may be below an operator's own
     context.load_verify_locations(cadata=authority)
     return context
+
+
+def checked_url(url: str) -> str:
+    """Return it without a path; several, with commas between them, each. Raises JoinError."""
+    return ",".join(_checked(each.strip()) for each in url.split(","))
+
+
+def _checked(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        is_whole = parts.scheme == "https" and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # such as a port above 65535
+        raise JoinError(f"{url[:MAX_URL]!r} is not https://HOST:PORT") from None
+    more = parts.path.strip("/") or parts.query or parts.fragment or parts.username
+    if len(url) > MAX_URL or not is_whole or more:
+        raise JoinError(f"{url[:MAX_URL]!r} is not https://HOST:PORT")
+    return f"https://{parts.netloc}"
 
 
 def exchange(client: httpx.Client, method: str, url: str, type_: type[T], body: Struct | None) -> T:

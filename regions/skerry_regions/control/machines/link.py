@@ -10,6 +10,7 @@ FOLDER/machine.json       who it is, and what it ran last: enough to start witho
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import platform
@@ -18,7 +19,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import httpx
 import msgspec
@@ -30,6 +30,7 @@ from skerry_regions.control.machines.calls import (
     ControlAway,
     ControlRefused,
     T,
+    checked_url,
     client_of,
     exchange,
     read,
@@ -55,7 +56,6 @@ from skerry_regions.control.machines.messages import (
 from skerry_regions.private_files import replace_file
 
 RETRY_SECONDS = 60.0  # after a renewal that failed
-MAX_URL = 2048
 ASSIGNMENT: msgspec.json.Decoder[Assignment | None] = msgspec.json.Decoder(Assignment | None)
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ logger = logging.getLogger(__name__)
 class Enrolment(Struct, frozen=True, kw_only=True):
     """Who this machine is. Times are Unix seconds, by its own clock but for `not_after`."""
 
-    url: str
+    url: str  # of the control plane; of several, with commas between them
     machine: str
     kind: Kind
     renewed_at: float
@@ -85,6 +85,7 @@ class ControlLink:
         try:
             data = (folder / "machine.json").read_bytes()
             self._enrolment = msgspec.json.decode(data, type=Enrolment)
+            self._urls = self._enrolment.url.split(",")  # first the one that answered last
             self._client = self._connected()
         except (OSError, msgspec.DecodeError, ssl.SSLError) as error:
             raise JoinError(f"{folder}: {error}; delete it and join again") from None
@@ -168,7 +169,20 @@ class ControlLink:
             logger.warning("the certificate of %s was not renewed: %s", self.machine, error)
 
     def _call(self, method: str, path: str, type_: type[T], body: Struct | None) -> T:
-        return exchange(self._client, method, f"{self.url}{PREFIX}{path}", type_, body)
+        for _ in self._urls[1:]:
+            with contextlib.suppress(ControlAway):  # of several one leads, and takes calls
+                return exchange(self._client, method, f"{self._urls[0]}{PREFIX}{path}", type_, body)
+            self._urls = [*self._urls[1:], self._urls[0]]
+        return exchange(self._client, method, f"{self._urls[0]}{PREFIX}{path}", type_, body)
+
+    def move_to(self, url: str) -> bool:
+        """Call these control planes, if one of them is known; return whether. Raises OSError."""
+        if url == self.url or set(url.split(",")).isdisjoint(self._urls):
+            return url == self.url
+        with self._lock:
+            self._keep(replace(self._enrolment, url=url))
+            self._urls = url.split(",")
+        return True
 
     def _connected(self) -> httpx.Client:
         context = trusting((self._folder / "authority.pem").read_text())
@@ -198,28 +212,27 @@ def join(
 ) -> Joined:
     """Join the platform as a machine, and keep in `folder` what that takes. Raises JoinError.
 
-    `keep` keeps the rest; when it fails, the machine has not joined. Called again with the same
-    token, as after a lost answer, it becomes the same machine.
+    `url` may be several with commas between them, of control planes of which one leads. `keep`
+    keeps the rest; when it fails, the machine has not joined. Called again with the same token, as
+    after a lost answer, it becomes the same machine.
     """
     url = checked_url(url)
     fingerprint = _fingerprint_in(token)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         key = kept_key(folder / "key.pem")
-        authority = _authority(url, fingerprint)
-        with client_of(trusting(authority)) as client:
-            request = JoinRequest(
-                token=token, csr=certificate_request(key), kind=kind, pool=pool,
-                hostname=(hostname or platform.node())[:256], version=__version__,
-            )  # fmt: skip
-            joined = exchange(client, "POST", f"{url}{PREFIX}/join", Joined, request)
+        request = JoinRequest(
+            token=token, csr=certificate_request(key), kind=kind, pool=pool,
+            hostname=(hostname or platform.node())[:256], version=__version__,
+        )  # fmt: skip
+        authority, joined = _joined(url.split(","), fingerprint, request)
         replace_file(folder / "authority.pem", authority.encode())
         replace_file(folder / "certificate.pem", joined.certificate.encode())
         keep(joined)
+        ends, machine = joined.not_after, joined.machine
         enrolment = Enrolment(
-            url=url, machine=joined.machine, kind=kind, renewed_at=clock(),
-            not_after=joined.not_after,
-        )  # fmt: skip
+            url=url, machine=machine, kind=kind, renewed_at=clock(), not_after=ends
+        )
         replace_file(folder / "machine.json", msgspec.json.encode(enrolment))
     except ControlAway as error:
         raise JoinError(f"{url} does not answer: {error}") from None
@@ -230,17 +243,17 @@ def join(
     return joined
 
 
-def checked_url(url: str) -> str:
-    """Return it without a path. Raises JoinError."""
+def _joined(urls: list[str], fingerprint: str, request: JoinRequest) -> tuple[str, Joined]:
+    """Return the authority's certificate, and what the first of these answers that is there."""
+    url, *others = urls
     try:
-        parts = urlsplit(url)
-        is_whole = parts.scheme == "https" and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # such as a port above 65535
-        raise JoinError(f"{url[:MAX_URL]!r} is not https://HOST:PORT") from None
-    more = parts.path.strip("/") or parts.query or parts.fragment or parts.username
-    if len(url) > MAX_URL or not is_whole or more:
-        raise JoinError(f"{url[:MAX_URL]!r} is not https://HOST:PORT")
-    return f"https://{parts.netloc}"
+        authority = _authority(url, fingerprint)
+        with client_of(trusting(authority)) as client:
+            return authority, exchange(client, "POST", f"{url}{PREFIX}/join", Joined, request)
+    except ControlAway:
+        if not others:
+            raise
+        return _joined(others, fingerprint, request)
 
 
 def _fingerprint_in(token: str) -> str:

@@ -41,6 +41,45 @@ class Seer(Observer, Protocol):
     def seconds_behind(self) -> float: ...
 
 
+class Turn(Protocol):
+    """Whether one of several control planes leads, and how far it has read their log."""
+
+    @property
+    def is_leading(self) -> bool: ...
+
+    @property
+    def term(self) -> int: ...
+
+    @property
+    def sequence(self) -> int: ...
+
+    @property
+    def seconds_behind(self) -> float: ...
+
+
+def turn_metrics(turn: Turn) -> list[Metric]:
+    """Return what one of several control planes reports of that."""
+    return [
+        Gauge(
+            "skerry_control_leader", "1 of the control plane that leads.",
+            lambda: float(turn.is_leading),
+        ),
+        Gauge(
+            "skerry_control_term", "That this control plane leads in; 0 while it follows.",
+            lambda: float(turn.term),
+        ),
+        Gauge(
+            "skerry_control_log_sequence", "Of the last transaction that was read or written.",
+            lambda: float(turn.sequence),
+        ),
+        Gauge(
+            "skerry_control_log_behind_seconds",
+            "Since the control plane last had read all transactions that there were.",
+            lambda: turn.seconds_behind,
+        ),
+    ]  # fmt: skip
+
+
 class Restarts:
     """How often each process has started again, as far as one look after the other shows it."""
 
@@ -68,8 +107,14 @@ class ControlMetrics:
     """
 
     def __init__(
-        self, seer: Seer, desired: Callable[[], Desired], home: Path | None, ends: ReadEnds
+        self,
+        seer: Seer,
+        desired: Callable[[], Desired],
+        home: Path | None,
+        ends: ReadEnds,
+        turn: Turn | None = None,
     ) -> None:
+        """`turn` is of one of several control planes."""
         self._seer = seer
         self._desired = desired
         self._restarts = Restarts()
@@ -127,6 +172,7 @@ class ControlMetrics:
                 lambda: self._restarts.look(seer.members),
             ),
             *host_metrics(home, ends),
+            *(() if turn is None else turn_metrics(turn)),
         ]  # fmt: skip
 
     def families(self) -> list[Metric]:

@@ -70,7 +70,7 @@ BATCHES = StreamSpec(
 )
 CONTROL = StreamSpec(
     table="control",  # tx: a transaction of the control plane's, see `control.desired.logged_store`
-    max_bytes=GIB,
+    max_bytes=GIB // 2,
     max_message_bytes=1_000_000,  # servers take 1 MiB unless configured otherwise
     keeps=0,
     max_messages=1_000_000,  # a thousand times as many as lie between two pictures
@@ -80,7 +80,7 @@ CONTROL = StreamSpec(
 )
 PICTURES = StreamSpec(
     table="control-pictures",  # NAME: the whole database; NAME.N: a piece of it
-    max_bytes=GIB,
+    max_bytes=GIB // 2,
     max_message_bytes=320 * 1024,
     is_durable=True,
 )

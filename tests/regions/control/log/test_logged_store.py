@@ -21,7 +21,6 @@ from skerry_regions.control.desired.backup import backup
 from skerry_regions.control.desired.changes import Changes
 from skerry_regions.control.desired.logged_store import UnfitLog
 from skerry_regions.control.desired.migrations import VERSION, NewerSchema
-from skerry_regions.control.desired.published_tokens import PublishedTokens
 from skerry_regions.control.desired.resources import API_TOKEN, DNS_RECORD, POOL, REGION
 from skerry_regions.control.desired.store import Store
 from skerry_regions.control.desired.transactions import (
@@ -88,7 +87,6 @@ def test_what_one_writes_all_have(logs: Logs, tmp_path: Path) -> None:
     assert follower.desired.pools()["fra-decode"].replicas == 3
     assert rows(follower) == rows(leader)
     assert all(rows(leader)[table] for table in TABLES if table not in ("machines", "platform"))
-    assert follower.published() == {}, "edges of another machine do not know the token yet"
     later = logs.open(tmp_path / "c" / "control.db", clock)
     assert rows(later) == rows(leader)
     for store in (leader, follower, later):
@@ -262,6 +260,17 @@ def test_a_log_that_lost_something_is_not_gone_on_with(tmp_path: Path) -> None:
             new(leader, "regions", name="iad", iata="IAD")
         assert regions(leader) == ["fra"]
         leader.close()
+        with pytest.raises(UnfitLog, match="has lost what it had acknowledged"):
+            logs.open(tmp_path / "control.db", Clock())
+        backup(tmp_path / "control.db", tmp_path / "copy.db")
+        other = logs.lead(tmp_path / "other" / "control.db", Clock())
+        other.replace(tmp_path / "copy.db")
+        again = logs.open(tmp_path / "control.db", Clock())
+        assert rows(again) == rows(other)
+        assert regions(again) == ["fra"]
+        assert len([*tmp_path.glob("control.db.????????")]) == 1, "a copy of the former file"
+        again.close()
+        other.close()
     finally:
         logs.close()
         cluster.stop()
@@ -327,39 +336,28 @@ def test_a_lead_that_is_lost_while_a_write_waits_is_lost_for_it(logs: Logs, tmp_
     successor.close()
 
 
-def test_edges_of_each_machine_know_the_tokens(logs: Logs, tmp_path: Path) -> None:
-    clock = Clock()
+def test_a_successor_knows_which_tokens_edges_know(logs: Logs, tmp_path: Path) -> None:
+    clock, edges = Clock(), Tokens()
     leader = logs.lead(tmp_path / "a" / "control.db", clock)
     follower = logs.open(tmp_path / "b" / "control.db", clock)
-    here, there = Tokens(), Tokens()
-    changes = Changes(leader, here, b"s" * 32)
-    others = PublishedTokens(follower, there)
-
-    def settle() -> None:
-        changes.settle_tokens()
-        follower.read_on()
-        others.settle(leads=False)
-
+    changes = Changes(leader, edges, b"s" * 32)
     ids = [
         changes.create(API_TOKEN, {"name": name}, actor="me", idempotency_key=None).record.id
         for name in ("first", "second", "third")
     ]
-    settle()
-    assert sorted(there.published) == sorted(ids)
-    changes.rotate(ids[0], actor="me", if_match=None, grace_seconds=60)
-    changes.delete(API_TOKEN, ids[1], actor="me", if_match=None)
-    settle()
-    assert there.published == here.published
-    assert sorted(there.published) == sorted([ids[0], ids[2]])
-    there.withdraw(ids[2])  # as `skerry token revoke` there
-    settle()
-    assert ids[2] not in there.published, "it is not brought back"
-    assert follower.desired.get(API_TOKEN, ids[2]) is not None, "until it leads"
+    changes.settle_tokens()
+    assert sorted(edges.published) == sorted(ids)
+    edges.withdraw(ids[2])  # as `skerry tokens revoke` at any home
     follower.next_term(0)
-    others.settle()
+    successor = Changes(follower, edges, b"s" * 32)
+    successor.settle_tokens()
+    assert follower.desired.get(API_TOKEN, ids[2]) is None, "it is not brought back"
+    former = edges.published[ids[0]]
+    successor.rotate(ids[0], actor="me", if_match=None, grace_seconds=60)
+    assert edges.published[ids[0]] != former
+    successor.delete(API_TOKEN, ids[1], actor="me", if_match=None)
+    assert [*edges.published] == [ids[0]]
     leader.read_on()
-    PublishedTokens(leader, here).settle(leads=False)
-    assert [*here.published] == [*there.published] == [ids[0]]
     assert rows(leader) == rows(follower)
     leader.close()
     follower.close()

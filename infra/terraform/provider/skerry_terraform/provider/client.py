@@ -1,7 +1,8 @@
 """Calls of the control plane that survive a bad minute: `/control/v1` over HTTP.
 
 A request whose answer was lost, or that the control plane could not take now, is sent again with
-the same idempotency key. Once Terraform winds up there are no more pauses, and one last try.
+the same idempotency key, to the next of several control planes. Once Terraform winds up there are
+no more pauses, and one last try.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import http.client
 import itertools
 import logging
 import random
-import select
 import socket
 import ssl
 import threading
@@ -25,13 +25,14 @@ import msgspec
 from skerry import __version__
 from skerry_terraform.kit.diagnostics import ProviderError
 from skerry_terraform.kit.planning import Object
+from skerry_terraform.provider.connections import ControlConnections
 from skerry_terraform.provider.refusals import (
     RequestRefused,
     decoded_body,
     refusal_of,
     unread_refusal,
 )
-from skerry_terraform.provider.settings import ProviderSettings
+from skerry_terraform.provider.settings import ControlAddress, ProviderSettings
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class ControlPlane:
     def __init__(self, settings: ProviderSettings, stop: threading.Event) -> None:
         self._settings = settings
         self._stop = stop
-        self._idle: list[http.client.HTTPConnection] = []
+        self._connections = ControlConnections(settings)
         self._was_reached = False
         self._validates = True
         self._lock = threading.Lock()
@@ -166,8 +167,7 @@ class ControlPlane:
 
     def close(self) -> None:
         """Close idle connections; a later request opens another."""
-        while self._idle:
-            self._idle.pop().close()
+        self._connections.close()
 
     def status(self) -> Object:
         """Return the platform at a glance."""
@@ -190,9 +190,9 @@ class ControlPlane:
         payload = None if body is None else msgspec.json.encode(body)
         most = self._settings.max_retries
         for tried in itertools.count(1):
-            retry_after = 0.0
+            retry_after, address = 0.0, self._connections.address
             try:
-                status, data, retry_after = self._exchange(method, path, payload, headers)
+                status, data, retry_after = self._exchange(address, method, path, payload, headers)
                 if status not in TRANSIENT:
                     return ControlResponse(status, decoded_body(data), was_repeated=tried > 1)
                 trouble = unread_refusal(status, data).message
@@ -202,7 +202,8 @@ class ControlPlane:
             except (OSError, http.client.HTTPException) as error:
                 trouble = str(error) or type(error).__name__
                 if isinstance(error, _WRONG_ADDRESS) and not self._was_reached:
-                    most = min(most, FIRST_CONTACT_RETRIES)
+                    most = min(most, FIRST_CONTACT_RETRIES * len(self._settings.addresses))
+            self._connections.turn_from(address)
             if tried > most:
                 raise self._unreachable(method, trouble)
             log.info("%s %s: %s; trying again", method, path, trouble)
@@ -211,10 +212,15 @@ class ControlPlane:
         raise AssertionError("unreachable")
 
     def _exchange(
-        self, method: str, path: str, payload: bytes | None, headers: dict[str, str]
+        self,
+        at: ControlAddress,
+        method: str,
+        path: str,
+        payload: bytes | None,
+        headers: dict[str, str],
     ) -> tuple[int, bytes, float]:
         """Return status, body and `Retry-After` in seconds. Raises OSError or HTTPException."""
-        connection = self._connection()
+        connection = self._connections.open(at)
         try:
             connection.request(
                 method, PREFIX + path, payload, self._headers(payload is not None) | headers
@@ -227,32 +233,11 @@ class ControlPlane:
             connection.close()
             raise
         if answer.isclosed() and not answer.will_close:
-            self._idle.append(connection)
+            self._connections.keep(connection)
         else:
             connection.close()
         self._was_reached = True
         return answer.status, data, _seconds(answer.getheader("retry-after"))
-
-    def _connection(self) -> http.client.HTTPConnection:
-        if (idle := self._idle_connection()) is not None:
-            return idle
-        at = self._settings
-        if at.tls is None:
-            return http.client.HTTPConnection(at.host, at.port, timeout=at.timeout_seconds)
-        return http.client.HTTPSConnection(
-            at.host, at.port, timeout=at.timeout_seconds, context=at.tls
-        )
-
-    def _idle_connection(self) -> http.client.HTTPConnection | None:
-        """Return one that the control plane has not closed meanwhile: that would cost a
-        try each."""
-        with contextlib.suppress(IndexError):
-            while True:
-                connection = self._idle.pop()
-                if not _is_closed_by_peer(connection):
-                    return connection
-                connection.close()
-        return None
 
     def _headers(self, has_body: bool) -> dict[str, str]:
         headers = {
@@ -271,13 +256,6 @@ class ControlPlane:
                 "fails because the resource exists already, import it."
             )
         return Unreachable("Cannot reach the control plane", detail)
-
-
-def _is_closed_by_peer(idle: http.client.HTTPConnection) -> bool:
-    """Return whether there is something to read, where nothing was requested."""
-    poll = select.poll()
-    poll.register(idle.sock, select.POLLIN)
-    return bool(poll.poll(0))
 
 
 def _body(answer: ControlResponse) -> Object:

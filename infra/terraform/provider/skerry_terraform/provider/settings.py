@@ -34,7 +34,9 @@ _TOKEN = re.compile(r"[!-~]{1,4096}")
 SCHEMA = Schema(
     doc="A platform of Skerry, by way of its control plane.",
     attributes={
-        "endpoint": Attr(optional=True, doc="URL of the control plane."),
+        "endpoint": Attr(
+            optional=True, doc="URL of the control plane; of several, with commas between them."
+        ),
         "token": Attr(optional=True, sensitive=True, doc="API token of an operator."),
         "ca_file": Attr(optional=True, doc="Certificates to trust, PEM."),
         "timeout_seconds": Attr(
@@ -47,22 +49,33 @@ SCHEMA = Schema(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProviderSettings:
-    """How the control plane is called. `tls` is None for plain HTTP."""
+@dataclass(frozen=True, slots=True)
+class ControlAddress:
+    """Where one control plane is. `tls` is None for plain HTTP."""
 
     host: str
     port: int
-    token: str
     tls: ssl.SSLContext | None = None
-    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
-    max_retries: int = DEFAULT_RETRIES
 
     @property
     def url(self) -> str:
         scheme = "http" if self.tls is None else "https"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{scheme}://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderSettings:
+    """How the platform's control planes are called."""
+
+    addresses: tuple[ControlAddress, ...]
+    token: str
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    max_retries: int = DEFAULT_RETRIES
+
+    @property
+    def url(self) -> str:
+        return ",".join(address.url for address in self.addresses)
 
 
 def settings_of(config: Object, environ: Mapping[str, str], home: Path) -> ProviderSettings:
@@ -89,12 +102,13 @@ def settings_of(config: Object, environ: Mapping[str, str], home: Path) -> Provi
     if not token:
         raise _missing("token", f"API token of an operator of {endpoint}")
     _check_token(token)
-    host, port, is_tls = _endpoint(endpoint)
+    found = [_endpoint(each.strip()) for each in endpoint.split(",")]
+    tls = _trust(given["ca_file"]) if any(is_tls for _, _, is_tls in found) else None
     return ProviderSettings(
-        host=host,
-        port=port,
+        addresses=tuple(
+            ControlAddress(host, port, tls if is_tls else None) for host, port, is_tls in found
+        ),
         token=token,
-        tls=_trust(given["ca_file"]) if is_tls else None,
         timeout_seconds=_number(given, "timeout_seconds", DEFAULT_TIMEOUT_SECONDS),
         max_retries=_number(given, "max_retries", DEFAULT_RETRIES),
     )
