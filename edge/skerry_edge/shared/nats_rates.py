@@ -63,7 +63,10 @@ class NatsRates:
 
     async def ready(self, uses: Sequence[AllowanceUse]) -> None:
         lacking = [use.keeper for use in uses if isinstance(use, KeptUse) and not use.has_parts]
-        if not lacking or self.stream.jetstream.problem:
+        if self.stream.jetstream.problem:  # none comes now
+            for keeper in lacking:
+                if keeper.use.is_known:
+                    keeper.forget()
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(WAIT_SECONDS):

@@ -59,7 +59,8 @@ class RateUse(AllowanceUse):
         self.share = share
         self.used_at = 0.0
         self._stir = stir
-        self._is_known = False
+        self.is_known = False
+        """Whether it goes by parts of all edges."""
         self._allowance: Allowance = UNLIMITED
         self._asked = [0.0, 0.0]  # since the last look
         self._pace = [0.0, 0.0]  # a minute
@@ -72,11 +73,11 @@ class RateUse(AllowanceUse):
     def has_parts(self) -> bool:
         """Return whether it has something of all that is limited."""
         parts = zip(self.share.parts, self._wholes(), strict=True)
-        return self._is_known and all(part or not whole for part, whole in parts)
+        return self.is_known and all(part or not whole for part, whole in parts)
 
     def follow(self, allowance: Allowance, edges: int, now: float) -> None:
         self._allowance, self.used_at = allowance, now
-        if not self._is_known:
+        if not self.is_known:
             super().follow(allowance, edges, now)
             return
         self.requests = self._bucket(self.requests, allowance.requests_per_minute, REQUESTS, now)
@@ -109,13 +110,13 @@ class RateUse(AllowanceUse):
 
     def known(self, now: float) -> None:
         """Go by the parts of all edges from now on."""
-        if not self._is_known:
-            self._is_known, self.requests, self.tokens = True, None, None
+        if not self.is_known:
+            self.is_known, self.requests, self.tokens = True, None, None
             self.follow(self._allowance, 1, now)
 
     def unknown(self) -> None:
         """Go by an equal part until they are known again."""
-        self._is_known, self.requests, self.tokens = False, None, None
+        self.is_known, self.requests, self.tokens = False, None, None
 
     def settle(self, levels: tuple[int, int], sign: int, now: float) -> None:
         """Have the buckets be as the parts are now, with so much more in them, or less."""
@@ -123,7 +124,7 @@ class RateUse(AllowanceUse):
             if isinstance(bucket, PartBucket):
                 part = bucket.whole * self.share.parts[kind] / WHOLE
                 bucket.change(part, sign * bucket.whole * levels[kind] / WHOLE, now)
-        if self._is_known and self._allowance.concurrency is not None:
+        if self.is_known and self._allowance.concurrency is not None:
             self.concurrency = self.share.places(self._allowance.concurrency)
 
     def look(self, now: float) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 from tests.edge.gate.shared_tokens import SharedTokens, shared_tokens, soon
 from tests.edge.support import ACCOUNT
-from tests.regions.drivers.faults import FAULTS, Fault, FaultPlan
+from tests.regions.drivers.faults import FAULTS_MOSTLY_SLOW, Fault, FaultPlan
 from tests.regions.drivers.nats_server import NatsCluster
 
 from skerry_edge.gate.token_file import TokenStoreError, digest_of, new_secret, token_text
@@ -112,7 +112,7 @@ def again(change: Callable[[], T]) -> T:
             time.sleep(0.05)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", FAULTS_MOSTLY_SLOW)
 @pytest.mark.parametrize("case", [made, revoked, rotated])
 def test_a_change_holds_whatever_request_fails(
     case: Case, fault: Fault, servers: NatsCluster, tmp_path: Path

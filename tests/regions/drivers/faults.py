@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Literal
 
+import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import TimeoutError as NatsTimeout
@@ -15,6 +16,10 @@ from tests.regions.drivers.nats_server import NatsCluster
 
 Fault = Literal["answer lost", "connection cut", "leader stopped"]
 FAULTS: tuple[Fault, ...] = ("answer lost", "connection cut", "leader stopped")
+FAULTS_MOSTLY_SLOW = [  # of suites with many requests: those that wait are run with the slow ones
+    pytest.param(fault, marks=[] if fault == "answer lost" else [pytest.mark.slow])
+    for fault in FAULTS
+]
 FROZEN_SECONDS = 0.4
 ANSWER_SECONDS = 0.3  # that these clients wait, so that a fault takes less
 
