@@ -66,7 +66,6 @@ def test_a_batch_goes_on_while_it_is_looked_at(
     page = pages.open(pages.link(path="/console/batches"))
     page.wait_for_selector(f"tr[data-name='{batch.id}'] >> text=in progress")
     assert "0 of 2" in cells(page, batch.id)[1]
-    shot(page, "batches-dark")
     page.click(f"tr[data-name='{batch.id}'] [data-act='cancel']")
     page.keyboard.press("Escape")  # it was not meant
     assert client.batches.retrieve(batch.id).status == "in_progress"

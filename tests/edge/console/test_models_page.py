@@ -43,7 +43,6 @@ def test_models_are_those_of_the_catalog_and_nodes_those_that_are_seen(
     SEA.node(1, state="down")
     page.wait_for_selector(f"tr[data-name='{MODEL}'] >> text=2 of 3")
     SEA.restore()
-    shot(page, "models-dark")
     page.click(f"tr[data-name='{CHAT}'] >> text=Try")
     page.wait_for_selector("#run")
     assert page.input_value("#model") == CHAT

@@ -38,7 +38,6 @@ def test_the_first_answer_is_two_clicks_away(at: Deployment, pages: Pages) -> No
     assert page.inner_text(".answer p:last-of-type") == "Hello"
     assert at.region.submits[-1].sampling.temperature == 1.0
     assert page.inner_text(".asked") == "Why is the sky blue?"
-    shot(page, "playground-dark")
 
 
 def test_a_code_that_is_void_leads_to_the_form(at: Deployment, pages: Pages) -> None:

@@ -85,7 +85,6 @@ def test_it_shows_what_the_edge_sees(page: Any) -> None:
     lights = page.locator(".light")
     assert {lights.nth(place).get_attribute("data-region") for place in range(4)} == set(PLACES)
     assert page.get_attribute(".light[data-home]", "data-region") == "fra"
-    shot(page, "regions-dark")
 
 
 def test_a_node_that_is_lost_is_shown_within_a_second(page: Any) -> None:
