@@ -231,6 +231,12 @@ def test_a_token_is_kept_and_rotated(terraform: Terraform, control: ControlPlane
     assert "(sensitive value)" in terraform.apply()
     first = terraform.state()["skerry_api_token.t"]
     assert terraform.is_settled()
+    terraform.write(text.replace("}", "  per_day = 2.5\n}"))
+    assert "0 added, 1 changed, 0 destroyed" in terraform.apply()
+    capped = terraform.state()["skerry_api_token.t"]
+    assert (capped["secret"], capped["per_day"]) == (first["secret"], 2.5)
+    assert control.get(f"api_tokens/{first['id']}")["per_day"] == 2.5
+    assert terraform.is_settled()
     terraform.write(text.replace("}", '  rotate_when_changed = { month = "11" }\n}'))
     terraform.apply()
     second = terraform.state()["skerry_api_token.t"]
