@@ -81,3 +81,25 @@ def test_who_was_frozen_writes_nothing(planes: ControlPlanes) -> None:
     assert [each.metric("skerry_control_term") for each in planes.all] == [0, 2]
     history = [each.call("GET", "/history").json() for each in planes.all]
     assert history[0] == history[1]
+
+
+def test_who_ends_leaves_the_lead_at_once_and_a_copy_is_put_back_for_all(
+    planes: ControlPlanes, tmp_path: Path
+) -> None:
+    first, second = planes.all
+    assert first.call("POST", "/regions", FRA).status_code == 201
+    copied = first.skerry("control", "backup", str(tmp_path / "copy.db"))
+    assert copied.returncode == 0, copied.stderr
+    assert first.call("POST", "/regions", IAD).status_code == 201
+    first.signal(signal.SIGTERM)
+    ended = time.monotonic()
+    assert first.process.wait(60) == 0
+    assert planes.leader() is second
+    logger.info("a successor %.1f s after SIGTERM", time.monotonic() - ended)
+    restored = second.skerry("control", "restore", str(tmp_path / "copy.db"))
+    assert restored.returncode == 0, restored.stderr
+    until(lambda: second.metric("skerry_control_revision") == 1)
+    until(lambda: second.call("GET", "/regions/fra").status_code == 200)
+    assert second.call("GET", "/regions/iad").status_code == 404
+    assert second.metric("skerry_control_term") == 4, "the command's own was the third"
+    first.start()
