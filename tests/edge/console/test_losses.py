@@ -46,6 +46,7 @@ links:
   - {{between: [fra, iad], rtt: 0.080}}
   - {{between: [iad, nrt], rtt: 0.150}}
   - {{between: [fra, nrt], rtt: 0.220}}
+emulate: {{rtt: links}}
 """
 MOST = 5.0  # seconds until the map shows a loss: half of one, and as long as a busy machine takes
 TRIES = 5  # on a busy machine an answer may end before its node is found
