@@ -1,6 +1,8 @@
-"""Batches of `bench.gpu`: rows of one length, over blocks of their own."""
+"""Batches of `bench.gpu`: rows over blocks of their own."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -21,4 +23,23 @@ def step(rows: int, count: int, context: int, *, is_sampled: bool = False) -> Fo
         block_tables=np.arange(rows * width, dtype=np.int32).reshape(rows, width),
         sample_tokens=tokens[count - 1 :: count],
         sampling=samples_of(rows, temperature=0.8, top_p=0.95) if is_sampled else samples_of(rows),
+    )
+
+
+def last_tokens(contexts: Sequence[int]) -> ForwardBatch:
+    """A decoding step of rows of unlike contexts, sampled greedily."""
+    widths = [-(-context // BLOCK_SIZE) for context in contexts]
+    tables = np.full((len(contexts), max(widths)), -1, np.int32)
+    begin = 0
+    for row, width in zip(tables, widths, strict=True):
+        row[:width] = np.arange(begin, begin + width)
+        begin += width
+    rows = np.arange(len(contexts), dtype=np.int32)
+    return ForwardBatch(
+        token_ids=rows % 50,
+        positions=np.array(contexts, np.int32) - 1,
+        query_start=np.arange(len(contexts) + 1, dtype=np.int32),
+        block_tables=tables,
+        sample_tokens=rows,
+        sampling=samples_of(len(contexts)),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -15,16 +14,14 @@ import torch
 from bench.device.gpu_batches import step
 from bench.device.gpu_checks import MOST_DISTANCE, answers, check_moved
 from bench.device.gpu_files import forget, read, write_model
-from bench.device.gpu_gaps import Gaps
 from bench.device.gpu_hand_over import hand_over, hand_over_between_processes
 from bench.device.gpu_peers import static_cache_seconds
 from bench.device.gpu_report import GIGA, TERA, Figure
 from bench.device.gpu_sizes import TINY
+from bench.device.gpu_streams import long_tail, streams
 from bench.device.gpu_subject import Subject, in_form, weight_bytes
 from bench.device.random_weights import random_weights
-from bench.subjects.requests import Request, SamplingParams
-from skerry_core.config import BLOCK_SIZE, EngineConfig
-from skerry_core.engine.engine import Engine
+from skerry_core.config import BLOCK_SIZE
 from skerry_core.kernels.torch.quantized import NarrowWeights
 from skerry_core.kernels.triton.attention import SPLIT_BLOCKS, ContextPieces, Tiles, attend_split
 from skerry_core.runners.torch_gpu import Kernels, TorchRunner
@@ -38,7 +35,8 @@ class Bench(Subject):
         yield "ceilings", self.ceilings
         yield "answers", self.answers
         yield "decode and prefill", lambda: self.steps("triton")
-        yield "streams", self.streams
+        yield "streams", partial(streams, self)
+        yield "long tail", partial(long_tail, self)
         yield "hand-over", partial(hand_over, self)
         yield "hand-over between processes", partial(hand_over_between_processes, self)
         yield "attention alone", self.attention
@@ -155,36 +153,6 @@ class Bench(Subject):
             figures.append(Figure(name, s.prefill / seconds, "tok/s", of, least / seconds))
         runner.close()
         return figures
-
-    def streams(self) -> list[Figure]:
-        """Concurrent streams through the whole engine, lengths like a chat's (ShareGPT: prompts of
-        some 220 tokens, answers of some 200, both with long tails)."""
-        s, rng = self.sizes, random.Random(0)
-        runner = self.runner()
-        engine = Engine(
-            runner, EngineConfig(max_running=s.streams, max_step_tokens=s.prefill),
-            model_key=b"bench",
-        )  # fmt: skip
-        runner.warm_up(lambda what, share: None)
-        for index in range(s.streams):
-            prompt, answer = (
-                max(1, min(int(rng.lognormvariate(4.9, 1.0)), s.stream_tokens)) for _ in range(2)
-            )
-            ids = tuple(rng.randrange(s.model.vocab_size) for _ in range(prompt))
-            style = SamplingParams(max_tokens=answer, temperature=0.8, top_p=0.95, seed=index)
-            engine.add(Request(id=str(index), prompt_ids=ids, sampling=style).sequence())
-        gaps, made, begun = Gaps(self.device), 0, time.perf_counter()
-        with gaps.between_steps(runner):
-            while engine.has_work:
-                made += sum(len(output.token_ids) for output in engine.step())
-        seconds = time.perf_counter() - begun
-        self.wait()
-        idle = gaps.seconds / seconds
-        engine.close()
-        return [
-            Figure(f"{s.streams} streams", made / seconds, "tok/s", wanted=17_200.0),
-            Figure("the device between steps", 100 * idle, "% of time", wanted=3.0),
-        ]
 
     # --- parts -----------------------------------------------------------------------------------
 

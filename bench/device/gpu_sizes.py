@@ -25,7 +25,11 @@ class Sizes:
     batches: tuple[int, ...]  # rows that decode
     prefill: int
     streams: int
-    stream_tokens: int  # of each stream, at most
+    stream_tokens: int  # of each stream's prompt and answer, at most
+    requests: int  # of all streams, one after the other
+    profiled_steps: int  # of them
+    short_context: int  # of all streams but one
+    tail_context: int  # of that one
     hand_over: int
     loaded: ModelConfig  # from a file
     long_rows: int
@@ -38,12 +42,14 @@ class Sizes:
 
 FULL = Sizes(
     model=replace(PUBLIC_SHAPES["llama-3.1-8b"], max_context=16_384), dtype=torch.bfloat16,
-    context=1000, batches=(1, 64), prefill=8192, streams=200, stream_tokens=400, hand_over=4096,
+    context=1000, batches=(1, 64), prefill=8192, streams=200, stream_tokens=1024,
+    requests=1600, profiled_steps=100, short_context=500, tail_context=100_000, hand_over=4096,
     loaded=replace(PUBLIC_SHAPES["llama-3.2-1b"], max_context=4096),
     long_rows=16, long_context=32_768, copy_bytes=4 << 30, product=8192, rounds=7, repeats=10,
 )  # fmt: skip
 DRY = Sizes(
     model=TINY, dtype=torch.float32, context=70, batches=(1, 2), prefill=4, streams=2,
-    stream_tokens=2, hand_over=128, loaded=TINY, long_rows=1, long_context=300,
+    stream_tokens=2, requests=5, profiled_steps=2, short_context=20, tail_context=250,
+    hand_over=128, loaded=TINY, long_rows=1, long_context=300,
     copy_bytes=1 << 16, product=32, rounds=1, repeats=1,
 )  # fmt: skip

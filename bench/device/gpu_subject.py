@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -38,14 +38,23 @@ class Subject:
             "triton": triton.__version__, "python": platform.python_version(),
         }  # fmt: skip
 
-    def runner(self, kernels: Kernels = "triton", deterministic: bool = False) -> TorchRunner:
+    def runner(
+        self,
+        kernels: Kernels = "triton",
+        deterministic: bool = False,
+        contexts: Sequence[int] = (),
+    ) -> TorchRunner:
+        """Open one with room for every measure, or for rows of these contexts alone."""
         s = self.sizes
+        model = replace(s.model, max_context=max(s.model.max_context, *contexts, 0))
         room = max(
             self.blocks(max(s.batches), s.context), self.blocks(1, s.prefill),
-            self.blocks(1, s.hand_over), self.blocks(s.streams, 2 * s.stream_tokens),
+            self.blocks(1, s.hand_over), self.blocks(s.streams, s.stream_tokens),
         )  # fmt: skip
+        if contexts:
+            room = sum(self.blocks(1, context) for context in contexts)
         return TorchRunner(
-            s.model, self.weights, num_blocks=room, max_step_tokens=max(s.prefill, s.streams),
+            model, self.weights, num_blocks=room, max_step_tokens=max(s.prefill, s.streams),
             max_samples=max(s.streams, *s.batches), kernels=kernels, deterministic=deterministic,
         )  # fmt: skip
 

@@ -44,7 +44,7 @@ def test_a_dry_run_tells_its_figures(
     figures = {figure["name"]: figure for figure in report["figures"]}
     assert figures["matrix product"]["value"] > 0
     if not only:
-        assert len(figures) == 30
+        assert len(figures) == 34
         assert all(figure["value"] >= 0 for figure in figures.values())
 
 
