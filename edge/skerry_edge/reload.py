@@ -91,7 +91,8 @@ async def following(
 async def _follow(follower: Follower, told: asyncio.Event, seconds: float) -> None:
     while True:
         try:
-            await asyncio.wait_for(told.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await told.wait()
         except TimeoutError:
             await follower.look()
         else:

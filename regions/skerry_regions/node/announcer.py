@@ -91,7 +91,8 @@ class Announcer:
                 logger.exception("the record was not renewed; trying again")
                 pause = max(self._renew_seconds, min(2 * pause, LONGEST_PAUSE))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._changed.wait()
 
     async def _announce(self) -> None:
         member = self._described()

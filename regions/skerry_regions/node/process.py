@@ -222,7 +222,8 @@ class NodeProcess:
             if not node.models:
                 raise EngineLost(f"the engine of node {self._options.id} stopped on an error")
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), LOOK_SECONDS)
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._stop.wait()
 
 
 def load(

@@ -105,7 +105,8 @@ async def _serve(file: Path, lifeline: Lifeline | None) -> None:
         lifeline.ready({})
     while not stop.is_set():
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), LOOK_SECONDS)
+            async with asyncio.timeout(LOOK_SECONDS):
+                await stop.wait()
         with contextlib.suppress(OSError, msgspec.DecodeError):  # our supervisor has gone
             await relays.follow(file)
     await relays.close()

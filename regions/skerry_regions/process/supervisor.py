@@ -97,7 +97,8 @@ class Supervised:
             self.state = "draining"
         self._signal(how)
         try:
-            await asyncio.wait_for(asyncio.shield(self._task), seconds)
+            async with asyncio.timeout(seconds):
+                await asyncio.shield(self._task)
         except TimeoutError:
             logger.warning("%s has not ended within %g s: killing it", self.spec.id, seconds)
             self._signal(signal.SIGKILL)

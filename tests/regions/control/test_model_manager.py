@@ -99,9 +99,12 @@ async def test_what_is_known_is_listed_with_what_can_be_pulled(api: Api) -> None
 async def test_a_pull_shows_its_progress_is_cancelled_and_goes_on(
     api: Api, hub: LocalHub, weights: bytes
 ) -> None:
-    hub.hold_after = 9 * MIB
+    hub.hold_after = (
+        len(weights) + MIB - (128 << 10)
+    )  # with the header: the end of one or two pieces
     job = await install(api, **TINY)
     assert (job["action"], job["model"], job["state"]) == ("pull", "@cf/me/tiny", "running")
+    await asyncio.to_thread(hub.held.wait, 60)
     seen = await until(api, job["id"], lambda job: 0 < job["share"] < 1)
     assert (seen["doing"], seen["num_bytes"]) == ("downloading tiny-Q4_K_M.gguf", len(weights))
     twice = await api.http.post("/models", json=TINY)
@@ -118,8 +121,8 @@ async def test_a_pull_shows_its_progress_is_cancelled_and_goes_on(
     again = await install(api, **TINY)
     state, message = await ended(api, again["id"])
     assert (state, message.startswith("licence apache-2.0, from hub:me/tiny@")) == ("done", True)
-    fetched = [each for each in hub.ranges()[first:] if each.startswith(f"bytes=0-{8 * MIB - 1}")]
-    assert fetched == [], "the first piece was there"
+    fetched = [each for each in hub.ranges()[first:] if each != f"bytes=0-{MIB - 1}"]
+    assert 1 <= len(fetched) <= 2, "of three pieces one was there"
     model = (await models(api))["@cf/me/tiny"]
     assert (model["state"], model["num_bytes"], model["is_own"]) == (
         "installed", len(weights), True,

@@ -87,7 +87,8 @@ class Succession:
             except (Busy, Unavailable) as error:
                 self._report(str(error))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), LOOK_SECONDS)
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await stop.wait()
         return False
 
     async def _take(self) -> bool:

@@ -147,7 +147,8 @@ class PodLauncher:
                 await asyncio.sleep(self._failed(error))
                 continue
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), LOOK_SECONDS)
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._wake.wait()
 
     async def look(self) -> None:
         """Look once, and change what is not as it should be. Raises ApiError or Deposed."""

@@ -92,7 +92,8 @@ class HostAgent:
                 if is_leaving and not seen.running:
                     break
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), REPORT_SECONDS)
+                    async with asyncio.timeout(REPORT_SECONDS):
+                        await self._wake.wait()
         finally:
             stopping.cancel()
 

@@ -404,6 +404,7 @@ async def test_it_goes_on_by_itself_when_the_cluster_is_back(
         assert not running.done()
     finally:
         running.cancel()
+        await asyncio.wait([running])
     assert world.set()["spec"]["replicas"] == 1
 
 

@@ -190,7 +190,8 @@ class RayLauncher:
         is_idle = cluster.orders() == RayOrders(term=cluster.term)
         pause = REPORT_SECONDS if is_idle else ORDER_SECONDS
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(wake.wait(), AWAY_SECONDS if cluster.away else pause)
+            async with asyncio.timeout(AWAY_SECONDS if cluster.away else pause):
+                await wake.wait()
 
     def _with(self, id: str) -> Iterator[ClusterPicture]:
         """Yield the clusters that have a name, as something is to end. Raises Deposed."""
