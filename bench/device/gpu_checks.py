@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from bench.device.gpu_batches import step
 from skerry_core.batch import ForwardBatch
 from skerry_core.config import BLOCK_SIZE
-from skerry_core.runners.torch_gpu import TorchRunner
+from skerry_core.runners.torch.torch_runner import TorchRunner
 
 # Of the logits' spread, between two orders of rounding in bfloat16; that of unlike logits is 1.4.
 MOST_DISTANCE = 0.1

@@ -24,8 +24,8 @@ from bench.device.random_weights import random_weights
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.kernels.torch.quantized import NarrowWeights
 from skerry_core.kernels.triton.attention import SPLIT_BLOCKS, ContextPieces, Tiles, attend_split
-from skerry_core.runners.torch_gpu import Kernels, TorchRunner
-from skerry_core.runners.torch_loading import load_decoder
+from skerry_core.runners.torch.decoder_loading import load_decoder
+from skerry_core.runners.torch.torch_runner import Kernels, TorchRunner
 
 
 class Bench(Subject):

@@ -19,7 +19,7 @@ import torch
 
 from skerry_core.config import KVFormat
 from skerry_core.device_pages import DevicePage, DevicePages, PeerPages
-from skerry_core.runners.torch_kv import PagedKV
+from skerry_core.runners.torch.paged_kv import PagedKV
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_SECONDS = 90.0  # of its life

@@ -17,7 +17,7 @@ from bench.device.random_weights import random_weights
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.kernels.torch.decoder import DecoderWeights
 from skerry_core.kernels.torch.quantized import Matrix, NarrowWeights, in_fewer_bits
-from skerry_core.runners.torch_gpu import Kernels, TorchRunner
+from skerry_core.runners.torch.torch_runner import Kernels, TorchRunner
 
 
 class Subject:

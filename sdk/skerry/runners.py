@@ -31,7 +31,7 @@ class RunnerKind:
 
 
 _TORCH = RunnerKind(
-    opens="skerry_core.runners.torch_gpu:TorchRunner",
+    opens="skerry_core.runners.torch.torch_runner:TorchRunner",
     extra="torch",
     floats=("keep", "int8", "int4", "fp8", "bf12"),
     kv=("int8", "fp8"),

@@ -26,7 +26,7 @@ from skerry_core.batch import ForwardBatch, StepResult
 from skerry_core.config import EngineConfig
 from skerry_core.engine.engine import Engine
 from skerry_core.runner import ModelRunner
-from skerry_core.runners.torch_gpu import TorchRunner
+from skerry_core.runners.torch.torch_runner import TorchRunner
 from skerry_core.runners.toy import ToyRunner
 
 

@@ -30,7 +30,7 @@ from skerry_core.models.weight_file import WeightFile
 from skerry_core.runner import ModelRunner
 from skerry_core.runners.jax_xla import JaxRunner
 from skerry_core.runners.numba_cpu import NumbaRunner
-from skerry_core.runners.torch_gpu import TorchRunner
+from skerry_core.runners.torch.torch_runner import TorchRunner
 from skerry_core.runners.toy import ToyRunner, next_token
 
 ROOT = Path(__file__).resolve().parents[3]

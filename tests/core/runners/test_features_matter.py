@@ -36,7 +36,7 @@ from skerry_core.runners.jax_xla import JaxRunner, mesh_of
 from skerry_core.runners.kernel_cache import load_kernels
 from skerry_core.runners.numba_cpu import NumbaRunner
 from skerry_core.runners.packing.packed import load_packed
-from skerry_core.runners.torch_gpu import TorchRunner
+from skerry_core.runners.torch.torch_runner import TorchRunner
 from skerry_core.weights.tensors import FileTensor
 
 Tensors = Mapping[str, Float32]

@@ -16,7 +16,7 @@ from bench.device.gpu_checks import MOST_DISTANCE, Answers, answers, check_moved
 from bench.device.gpu_sizes import TINY
 from bench.device.random_weights import random_weights
 
-from skerry_core.runners.torch_gpu import TorchRunner
+from skerry_core.runners.torch.torch_runner import TorchRunner
 
 pytestmark = pytest.mark.triton
 

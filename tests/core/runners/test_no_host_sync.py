@@ -15,7 +15,7 @@ from tests.core.runners.runner_suite import Piece, batch_of, write_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from skerry_core.batch import ForwardBatch
-from skerry_core.runners.torch_gpu import TorchRunner
+from skerry_core.runners.torch.torch_runner import TorchRunner
 
 pytestmark = pytest.mark.triton
 

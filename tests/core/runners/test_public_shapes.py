@@ -13,7 +13,7 @@ from bench.subjects.public_shapes import PUBLIC_SHAPES
 from tests.core.runners.runner_suite import random_tokens, teacher_forced
 
 from skerry_core.models.tensor_names import expected_shapes
-from skerry_core.runners.torch_gpu import TorchRunner
+from skerry_core.runners.torch.torch_runner import TorchRunner
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ from skerry_core.request import KVBlock
 from skerry_core.runner import ModelRunner
 from skerry_core.runners.jax_xla import JaxRunner
 from skerry_core.runners.numba_cpu import NumbaRunner
-from skerry_core.runners.torch_gpu import TorchRunner
+from skerry_core.runners.torch.torch_runner import TorchRunner
 from skerry_regions.models.model_files import ModelFiles
 
 RUNNERS = ("numba", "torch", "jax")

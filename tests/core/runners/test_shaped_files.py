@@ -12,7 +12,7 @@ from tests.core.runners.runner_suite import random_tokens, teacher_forced
 
 from skerry_core.config import ModelConfig, RopeConfig
 from skerry_core.models.weight_file import WeightFile
-from skerry_core.runners.torch_gpu import TorchRunner
+from skerry_core.runners.torch.torch_runner import TorchRunner
 from skerry_core.weights.tensors import dequantize
 
 

@@ -32,7 +32,7 @@ from skerry_core.config import ConfigError
 from skerry_core.kernels.torch import invariant as torch_invariant
 from skerry_core.kernels.torch.decoder import assemble
 from skerry_core.kv.canonical import convert
-from skerry_core.runners.torch_gpu import TorchRunner
+from skerry_core.runners.torch.torch_runner import TorchRunner
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ def noting(name, globals=None, locals=None, fromlist=(), level=0):
     return plain(name, globals, locals, fromlist, level)
 
 builtins.__import__ = noting
-import skerry_core.runners.torch_gpu
+import skerry_core.runners.torch.torch_runner
 import skerry_core.engine.worker
 if sys.argv[1:]:
     import bench.gpu

@@ -17,7 +17,7 @@ from bench.device.random_weights import random_weights
 
 from skerry_core.config import EngineConfig
 from skerry_core.engine.engine import Engine
-from skerry_core.runners.torch_gpu import TorchRunner
+from skerry_core.runners.torch.torch_runner import TorchRunner
 
 pytestmark = pytest.mark.triton
 

@@ -28,7 +28,7 @@ from skerry_core.kernels.triton.attention import (
     attend_whole,
     tile_tokens,
 )
-from skerry_core.runners.triton_arrangement import pieces_of
+from skerry_core.runners.torch.triton_arrangement import pieces_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.triton]
 

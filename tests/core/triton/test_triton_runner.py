@@ -39,8 +39,8 @@ from skerry_core.kernels.torch.lossless import BF12Planes
 from skerry_core.kernels.torch.quantized import FORMATS, Narrow, NarrowWeights, QuantizedMatrix
 from skerry_core.kernels.torch.torch_staging import Streamer
 from skerry_core.page_checksums import KVChecksumError, page_checksums
-from skerry_core.runners.torch_gpu import TorchRunner
-from skerry_core.runners.triton_arrangement import arrange, most_pieces, pad
+from skerry_core.runners.torch.torch_runner import TorchRunner
+from skerry_core.runners.torch.triton_arrangement import arrange, most_pieces, pad
 
 pytestmark = [pytest.mark.gpu, pytest.mark.triton]
 
@@ -195,15 +195,15 @@ def test_a_step_of_more_pieces_than_a_graph_lists_runs_without(
     runner = open_runner(models["qwen2"])
     rows = Piece([3], 0, [4]), Piece([9], 0, [7]), Piece([5], 0, [2])
     padded = logits_of(runner, *rows)
-    monkeypatch.setattr("skerry_core.runners.triton_steps.most_pieces", lambda *_: 3)
-    monkeypatch.setattr("skerry_core.runners.triton_steps.pad", None)
+    monkeypatch.setattr("skerry_core.runners.torch.triton_steps.most_pieces", lambda *_: 3)
+    monkeypatch.setattr("skerry_core.runners.torch.triton_steps.pad", None)
     np.testing.assert_allclose(logits_of(runner, *rows), padded, rtol=0, atol=1e-5)
 
 
 def test_warm_up_leaves_blocks_as_they_were(
     models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skerry_core.runners.triton_steps._PREFILLS", (2,))
+    monkeypatch.setattr("skerry_core.runners.torch.triton_steps._PREFILLS", (2,))
     runner = open_runner(models["qwen2"])
     hand_over(models["qwen2"], runner, random_tokens(64), [4])
     before, shares = runner.export_blocks(range(NUM_BLOCKS))[0], list[float]()

@@ -40,9 +40,9 @@ from skerry_core.kernels.triton.attention import (
     tile_tokens,
 )
 from skerry_core.runner import Progress
-from skerry_core.runners.torch_kv import PagedKV
-from skerry_core.runners.torch_sizes import row_buckets
-from skerry_core.runners.triton_arrangement import (
+from skerry_core.runners.torch.device_sizes import row_buckets
+from skerry_core.runners.torch.paged_kv import PagedKV
+from skerry_core.runners.torch.triton_arrangement import (
     Arrangement,
     arrange,
     most_pieces,

@@ -11,15 +11,15 @@ from tests.core.runners.runner_suite import write_model
 
 from skerry_core.config import BLOCK_SIZE, ConfigError, KVFormat, LayerConfig, ModelConfig
 from skerry_core.runner import HOST_BLOCKS, RunnerSizes, WantedSizes
-from skerry_core.runners import torch_sizes
-from skerry_core.runners.torch_gpu import TorchRunner
-from skerry_core.runners.torch_sizes import (
+from skerry_core.runners.torch import device_sizes
+from skerry_core.runners.torch.device_sizes import (
     PIECE_BLOCKS,
     CardMemory,
     ModelNeed,
     row_buckets,
     sizes_of,
 )
+from skerry_core.runners.torch.torch_runner import TorchRunner
 
 GIB = 1 << 30
 LLAMA_8B = ModelConfig(
@@ -106,7 +106,7 @@ class Stub:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.looks = 0
-        monkeypatch.setattr(torch_sizes, "device_memory", self._memory)
+        monkeypatch.setattr(device_sizes, "device_memory", self._memory)
 
     def _memory(self, device: object) -> CardMemory:
         self.looks += 1
@@ -134,10 +134,10 @@ def test_a_runner_opens_with_what_its_device_has_room_for(
 
 def test_narrow_kv_has_room_for_nearly_twice_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """8 bits for each value, and 32 for each head of each token: 33/64 of bfloat16 at width 128."""
-    monkeypatch.setattr(torch_sizes, "device_memory", lambda device: card(80))
+    monkeypatch.setattr(device_sizes, "device_memory", lambda device: card(80))
     form = KVFormat(num_layers=32, num_kv_heads=8, head_dim=128, dtype="bfloat16")
     wide, narrow = (
-        torch_sizes.fitted(
+        device_sizes.fitted(
             torch.device("cpu"), LLAMA_8B, form, WantedSizes(max_samples=64),
             is_narrow=is_narrow, is_invariant=False,
         ).num_blocks

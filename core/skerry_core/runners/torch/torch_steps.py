@@ -13,7 +13,7 @@ from skerry_core.kernels.torch import invariant as torch_invariant
 from skerry_core.kernels.torch.decoder import Decoder
 from skerry_core.kernels.torch.torch_staging import feed
 from skerry_core.runner import Progress
-from skerry_core.runners.torch_kv import PagedKV
+from skerry_core.runners.torch.paged_kv import PagedKV
 
 
 class Steps(Protocol):

@@ -36,10 +36,10 @@ from skerry_core.kernels.torch.torch_sampling import Choose, Sampled, begin
 from skerry_core.page_checksums import Checksums
 from skerry_core.runner import HOST_BLOCKS, Progress, RunnerSetup, WantedSizes
 from skerry_core.runners.checks import check_batch
-from skerry_core.runners.torch_kv import PagedKV, check_narrow
-from skerry_core.runners.torch_loading import load_decoder
-from skerry_core.runners.torch_sizes import fitted
-from skerry_core.runners.torch_steps import PlainSteps, Steps, TiledSteps
+from skerry_core.runners.torch.decoder_loading import load_decoder
+from skerry_core.runners.torch.device_sizes import fitted
+from skerry_core.runners.torch.paged_kv import PagedKV, check_narrow
+from skerry_core.runners.torch.torch_steps import PlainSteps, Steps, TiledSteps
 
 VERSION = 4  # of the arithmetic: part of the numeric build
 Kernels = Literal["torch", "triton"]
@@ -118,7 +118,7 @@ class TorchRunner:
         import triton
 
         from skerry_core.kernels.triton.triton_sampling import choose
-        from skerry_core.runners import triton_steps
+        from skerry_core.runners.torch import triton_steps
 
         ops = triton_steps.TRITON_OPS
         if self.batch_invariant:
