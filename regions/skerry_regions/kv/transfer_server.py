@@ -72,7 +72,7 @@ class TransferServer:
         self._links: set[_IncomingLink] = set()
         self._carriers: dict[int, _IncomingLink] = {}  # the newest connection of each transfer
         self._early: dict[int, tuple[Offer, _IncomingLink]] = {}  # offers that none expects yet
-        self._server: asyncio.AbstractServer | None = None
+        self._server: link_auth.LinkListener | None = None
         self._is_local = False  # senders are processes of this host
 
     async def listen(

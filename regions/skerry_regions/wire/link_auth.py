@@ -113,15 +113,32 @@ async def listen(
     protocol: Callable[[], asyncio.Protocol],
     credentials: LinkCredentials,
     purpose: Purpose,
-) -> tuple[asyncio.AbstractServer, Address]:
+) -> tuple[LinkListener, Address]:
     """Listen for links. Raises OSError, AddressError, or LinkRefused without a proof for TCP."""
-    if address.path:
-        return await address.listen(protocol)
-    credentials.end(address, purpose, listens=True)
     unproven = _Unproven()
-    return await address.listen(
-        lambda: _Proving(credentials.end(address, purpose, listens=True), protocol(), unproven)
-    )
+
+    def proving() -> asyncio.Protocol:
+        end = credentials.end(address, purpose, listens=True)
+        return _Proving(end, protocol(), unproven)
+
+    if not address.path:
+        credentials.end(address, purpose, listens=True)
+    server, bound = await address.listen(protocol if address.path else proving)
+    return LinkListener(server, unproven), bound
+
+
+class LinkListener:
+    """Accepts connections that prove themselves, until it is closed."""
+
+    def __init__(self, server: asyncio.AbstractServer, unproven: _Unproven) -> None:
+        self._server = server
+        self._unproven = unproven
+
+    def close(self) -> None:
+        """Stop listening, and drop connections whose proof has not come."""
+        self._server.close()
+        for each in list(self._unproven.source_of):
+            each.drop()
 
 
 class _Unproven:
@@ -132,19 +149,19 @@ class _Unproven:
     """
 
     def __init__(self) -> None:
-        self._source_of: dict[_Proving[Any], str] = {}
+        self.source_of: dict[_Proving[Any], str] = {}
         self._logged_at = -math.inf
         self._num_unlogged = 0
 
     def add(self, newcomer: _Proving[Any], source: str) -> None:
-        if len(self._source_of) >= MAX_UNPROVEN:
-            ((largest, _),) = Counter(self._source_of.values()).most_common(1)
-            its = [each for each, of in self._source_of.items() if of == largest]
+        if len(self.source_of) >= MAX_UNPROVEN:
+            ((largest, _),) = Counter(self.source_of.values()).most_common(1)
+            its = [each for each, of in self.source_of.items() if of == largest]
             next(filter(lambda each: each.is_silent, its), its[0]).give_way()
-        self._source_of[newcomer] = source
+        self.source_of[newcomer] = source
 
     def discard(self, proving: _Proving[Any]) -> None:
-        self._source_of.pop(proving, None)
+        self.source_of.pop(proving, None)
 
     def log(self, error: LinkRefused) -> None:
         """Log a refusal, once in a while."""
@@ -204,17 +221,21 @@ class _Proving(asyncio.Protocol, Generic[ProtocolT]):
         self._refuse(LinkRefused(f"{MAX_UNPROVEN} newer ones are proving themselves"))
 
     def drop(self) -> None:
+        self._end()
         if self._transport is not None:
             self._transport.abort()
 
     def _prove(self) -> None:
-        """Go on with the handshake; of certificates on a thread."""
+        """Go on with the handshake; of certificates on a thread. Nothing is read meanwhile: memory
+        is not a stranger's to fill, and no end is seen before what came ahead of it."""
         if self._is_busy or self.proven.done() or not self._received:
             return
         data = bytes(self._received)
         self._received.clear()
         if isinstance(self._own, TlsEnd):
             self._is_busy = True
+            if self._transport is not None:
+                self._transport.pause_reading()
             HANDSHAKES.submit(self._own.receive, data).add_done_callback(self._done)
             return
         try:
@@ -227,6 +248,8 @@ class _Proving(asyncio.Protocol, Generic[ProtocolT]):
 
         def take() -> None:
             self._is_busy = False
+            if self._transport is not None and not self._transport.is_closing():
+                self._transport.resume_reading()
             try:
                 self._take(*step.result())
             except LinkRefused as error:

@@ -61,7 +61,7 @@ class NodeServer:
         self.draining = False
         self.links: set[EdgeLink] = set()
         self.stream_ended = asyncio.Event()
-        self._server: asyncio.AbstractServer | None = None
+        self._server: link_auth.LinkListener | None = None
         self._reporting: asyncio.Task[None] | None = None
 
     async def listen(

@@ -66,6 +66,31 @@ async def test_what_was_sent_before_a_close_arrives(machines: Machines) -> None:
     server.close()
 
 
+async def test_a_close_that_comes_before_the_proof_is_checked_costs_nothing(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive, may_go_on = link_tls.TlsEnd.receive, threading.Event()
+
+    def late(self: link_tls.TlsEnd, data: bytes) -> tuple[bytes, bytes]:
+        answer = receive(self, data)
+        if self.machine == "p":  # has proven itself to the listening end
+            may_go_on.wait(10)
+        return answer
+
+    monkeypatch.setattr(link_tls.TlsEnd, "receive", late)
+    heard = Caller()
+    server, bound = await listen(LOOPBACK, lambda: heard, machines.of("n", "node"), "kv")
+    calling = await connect(bound, Caller, machines.of("p", "node"), "kv")
+    calling.transport.write(b"x" * 50_000)
+    calling.transport.close()
+    await until(lambda: calling.is_lost)
+    await asyncio.sleep(0.05)  # in which the listening end could see the end
+    may_go_on.set()
+    await until(lambda: heard.is_lost)
+    assert heard.heard == b"x" * 50_000
+    server.close()
+
+
 async def test_much_is_encrypted_off_the_event_loop(
     machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
