@@ -45,6 +45,6 @@ RUNNERS: dict[RunnerName, RunnerKind] = {
     ),
     "torch": _TORCH,
     "torch-deterministic": replace(_TORCH, options={"deterministic": True}),
-    "jax": RunnerKind(opens="skerry_core.runners.jax_xla:JaxRunner", extra="jax"),
+    "jax": RunnerKind(opens="skerry_core.runners.jax.jax_runner:JaxRunner", extra="jax"),
     "toy": RunnerKind(opens="skerry_core.runners.toy:ToyRunner", extra="core"),
 }

@@ -28,7 +28,7 @@ from skerry_core.config import EngineConfig, LayerConfig, ModelConfig
 from skerry_core.engine.engine import Engine
 from skerry_core.models.weight_file import WeightFile
 from skerry_core.runner import ModelRunner
-from skerry_core.runners.jax_xla import JaxRunner
+from skerry_core.runners.jax.jax_runner import JaxRunner
 from skerry_core.runners.numba_cpu import NumbaRunner
 from skerry_core.runners.torch.torch_runner import TorchRunner
 from skerry_core.runners.toy import ToyRunner, next_token

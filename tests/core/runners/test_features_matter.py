@@ -32,7 +32,7 @@ from skerry_core.models.tensor_names import expected_shapes
 from skerry_core.models.weight_file import WeightFile
 from skerry_core.runner import ModelRunner
 from skerry_core.runners.compilation import DECODER_KERNELS
-from skerry_core.runners.jax_xla import JaxRunner, mesh_of
+from skerry_core.runners.jax.jax_runner import JaxRunner, mesh_of
 from skerry_core.runners.kernel_cache import load_kernels
 from skerry_core.runners.numba_cpu import NumbaRunner
 from skerry_core.runners.packing.packed import load_packed

@@ -35,8 +35,8 @@ from skerry_core.config import ConfigError
 from skerry_core.kernels.jax.pallas_attention import attend_prefix
 from skerry_core.kernels.jax.weights import assemble
 from skerry_core.kv.canonical import convert
-from skerry_core.runners.jax_calls import sizes_up_to
-from skerry_core.runners.jax_xla import JaxRunner, mesh_of
+from skerry_core.runners.jax.jax_calls import sizes_up_to
+from skerry_core.runners.jax.jax_runner import JaxRunner, mesh_of
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,7 @@ from skerry_core.config import BLOCK_SIZE
 from skerry_core.kv.canonical import convert, export_block
 from skerry_core.request import KVBlock
 from skerry_core.runner import ModelRunner
-from skerry_core.runners.jax_xla import JaxRunner
+from skerry_core.runners.jax.jax_runner import JaxRunner
 from skerry_core.runners.numba_cpu import NumbaRunner
 from skerry_core.runners.torch.torch_runner import TorchRunner
 from skerry_regions.models.model_files import ModelFiles

@@ -16,7 +16,7 @@ from tests.core.runners.runner_suite import CACHE, MODELS, random_tokens, refere
 
 from skerry_core.config import ConfigError
 from skerry_core.kernels.jax.weights import assemble, partitions
-from skerry_core.runners.jax_xla import JaxRunner, mesh_of
+from skerry_core.runners.jax.jax_runner import JaxRunner, mesh_of
 
 
 def main(path: Path) -> None:

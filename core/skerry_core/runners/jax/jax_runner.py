@@ -47,7 +47,7 @@ from skerry_core.models.loading import read_decoder
 from skerry_core.runner import Progress, RunnerSetup
 from skerry_core.runners.checks import check_batch, check_block, check_block_data
 from skerry_core.runners.host_sampling import HostSampler
-from skerry_core.runners.jax_calls import Buckets, bucket, cut, padded
+from skerry_core.runners.jax.jax_calls import Buckets, bucket, cut, padded
 
 VERSION = 5  # of the arithmetic: part of the numeric build
 

@@ -1,0 +1,1 @@
+"""A decoder on JAX: compiled programs of few shapes, and what runs them."""
