@@ -19,6 +19,7 @@ from skerry_core.batch import Float32, ForwardBatch, StepResult
 from skerry_core.config import KVFormat, ModelConfig
 from skerry_core.device_pages import DevicePage, DevicePages
 from skerry_core.page_checksums import Checksums
+from skerry_core.ranks import UNDIVIDED, Parallel, Ranks
 
 Progress = Callable[[str, float], None]
 """Called with what is being done and the share done so far, 0 to 1."""
@@ -73,6 +74,9 @@ class RunnerSetup:
     progress: Progress
     floats: str | None = None  # what matrices of floats are kept in; None, or by a name of the kind
     kv: str | None = None  # the same of KV
+    parallel: Parallel = UNDIVIDED
+    rank: int = 0  # of `parallel.num_ranks`
+    ranks: Ranks | None = None  # what starts others; None: there are none to start
 
 
 class ModelRunner(Protocol):

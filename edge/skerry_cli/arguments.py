@@ -94,6 +94,16 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         "steps overlap without)",
     )
     parser.add_argument(
+        "--tensor",
+        type=count,
+        metavar="N",
+        help="ranks that share each layer of the model (default, with --pipeline: as many as its "
+        "devices need to hold it)",
+    )
+    parser.add_argument(
+        "--pipeline", type=count, metavar="N", help="ranks, one behind the other, with some layers"
+    )
+    parser.add_argument(
         "--pin-share",
         type=share,
         metavar="SHARE",

@@ -5,7 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct
+
+from skerry.runners import MAX_RANKS, RUNNERS, FloatsForm, KVForm, RunnerName
 
 _LABEL = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 _SIZE = r"^(none|[0-9]{1,6}(\.[0-9]{1,3})?[KMGT]iB)$"
@@ -17,6 +19,7 @@ PinShare = Annotated[float, Meta(ge=0.0, le=1.0)]
 Streams = Annotated[int, Meta(ge=1, le=1024)]
 StepTokens = Annotated[int, Meta(ge=64, le=65_536)]
 DraftTokens = Annotated[int, Meta(ge=0, le=64)]
+NumRanks = Annotated[int, Meta(ge=1, le=MAX_RANKS)]
 IataCode = Annotated[str, Meta(pattern=_IATA)]
 Latitude = Annotated[float, Meta(ge=-90, le=90)]
 Longitude = Annotated[float, Meta(ge=-180, le=180)]
@@ -40,6 +43,40 @@ UtcSecond = Annotated[
     str, Meta(pattern=r"^20[0-9]{2}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9]Z$")
 ]
 """A moment as in RFC 3339, in UTC and to the second: `2027-01-31T00:00:00Z`."""
+
+
+class ParallelSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Over how many ranks a node divides its model: processes, each with a device if it has any."""
+
+    tensor: NumRanks = 1  # that share each layer
+    pipeline: NumRanks = 1  # stages of layers
+
+
+class EngineSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a pool says of the engine of each of its nodes."""
+
+    threads: Annotated[int, Meta(ge=1, le=1024)] | None = None  # of all its ranks; None: its share
+    kv_blocks: Annotated[int, Meta(ge=1, le=1 << 24)] | None = None  # of 64 tokens
+    streams: Streams | None = None  # at once; None: as the device has room for
+    step_tokens: StepTokens | None = None  # of a step; None: the same
+    draft_tokens: DraftTokens | None = None  # of a stream in a step; None: 0 where steps overlap
+    file_tier: Size | None = None  # of disk, for KV beyond memory; "none" for none
+    pin_share: PinShare | None = None  # None: a quarter
+    weights: FloatsForm | None = None  # what floats are kept in; None: as the runner does
+    kv: KVForm | None = None  # what KV is kept in; None: as activations
+    parallel: ParallelSpec | None = None  # None: as its devices have room for
+
+    def parallel_mistake(self, runner: RunnerName) -> tuple[str, str] | None:
+        """Return a field, and what is wrong with it on a kind of runner."""
+        if (said := self.parallel) is None:
+            return None
+        axis = RUNNERS[runner].lacking({"tensor": said.tensor, "pipeline": said.pipeline})
+        if axis is not None:
+            return f"parallel.{axis}", f"the {runner} runner has no {axis} parallelism"
+        if said.tensor * said.pipeline > MAX_RANKS:
+            ranks = f"{said.tensor} x {said.pipeline} ranks"
+            return "parallel.pipeline", f"{ranks} are more than {MAX_RANKS}"
+        return None
 
 
 def size_bytes(written: Size) -> int:

@@ -17,6 +17,9 @@ FloatsForm = Literal["keep", "q8_0", "q4_1", "q4_0", "int8", "int4", "fp8", "bf1
 """In what a runner keeps matrices that a weight file holds as floats."""
 KVForm = Literal["int8", "fp8"]
 """In what a runner keeps KV, if not in the dtype of its activations."""
+ParallelAxis = Literal["tensor", "pipeline"]
+"""How a model is divided over ranks: within each layer, or into stages of layers."""
+MAX_RANKS = 64  # along each axis, and of one model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +31,13 @@ class RunnerKind:
     """What `from_setup` is given besides."""
     floats: tuple[FloatsForm, ...] = ("keep",)
     kv: tuple[KVForm, ...] = ()
+    axes: tuple[ParallelAxis, ...] = ()  # along which it divides a model
+    opens_divided: str = ""
+    """As `opens`, of a model over several ranks; its `serve_rank` runs a rank that is not first."""
+
+    def lacking(self, sizes: Mapping[ParallelAxis, int]) -> ParallelAxis | None:
+        """Return an axis of these sizes along which the kind divides no model."""
+        return next((axis for axis in sizes if sizes[axis] > 1 and axis not in self.axes), None)
 
 
 _TORCH = RunnerKind(
@@ -35,6 +45,7 @@ _TORCH = RunnerKind(
     extra="torch",
     floats=("keep", "int8", "int4", "fp8", "bf12"),
     kv=("int8", "fp8"),
+    axes=("tensor", "pipeline"),
 )
 
 RUNNERS: dict[RunnerName, RunnerKind] = {
@@ -42,9 +53,12 @@ RUNNERS: dict[RunnerName, RunnerKind] = {
         opens="skerry_core.runners.numba_cpu:NumbaRunner",
         extra="core",
         floats=("keep", "q8_0", "q4_1", "q4_0"),
+        axes=("pipeline",),
     ),
     "torch": _TORCH,
     "torch-deterministic": replace(_TORCH, options={"deterministic": True}),
-    "jax": RunnerKind(opens="skerry_core.runners.jax.jax_runner:JaxRunner", extra="jax"),
+    "jax": RunnerKind(
+        opens="skerry_core.runners.jax.jax_runner:JaxRunner", extra="jax", axes=("tensor",)
+    ),
     "toy": RunnerKind(opens="skerry_core.runners.toy:ToyRunner", extra="core"),
 }

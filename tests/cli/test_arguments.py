@@ -74,7 +74,7 @@ def test_what_a_pool_says_of_its_nodes_is_on_their_command_lines() -> None:
     plain = NodeSettings(region="fra", role="decode", model="m", runner="toy")
     told = replace(
         plain, kv_blocks=64, streams=200, step_tokens=8192, draft_tokens=0, file_tier="1GiB",
-        pin_share=0.5, weights="int4", kv="fp8",
+        pin_share=0.5, weights="int4", kv="fp8", tensor=2, pipeline=3,
     )  # fmt: skip
     assert fingerprint(told) != fingerprint(plain)
 
@@ -85,10 +85,10 @@ def test_what_a_pool_says_of_its_nodes_is_on_their_command_lines() -> None:
     def said(settings: NodeSettings) -> tuple[object, ...]:
         a = parsed(settings)
         sizes = a.kv_blocks, a.streams, a.step_tokens, a.draft_tokens
-        return *sizes, a.file_tier, a.pin_share, a.weights, a.kv
+        return *sizes, a.file_tier, a.pin_share, a.weights, a.kv, a.tensor, a.pipeline
 
-    assert said(told) == (64, 200, 8192, 0, 1 << 30, 0.5, "int4", "fp8")
-    assert said(plain) == (None,) * 8
+    assert said(told) == (64, 200, 8192, 0, 1 << 30, 0.5, "int4", "fp8", 2, 3)
+    assert said(plain) == (None,) * 10
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:

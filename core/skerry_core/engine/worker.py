@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from skerry_core.engine.engine import Engine
 from skerry_core.engine.figures import Statistics
 from skerry_core.engine.sequence import Sequence
+from skerry_core.ranks import DividedRunner, RankLost
 from skerry_core.request import EngineOverloaded, KVBlock, Output
 from skerry_core.worker_thread import RETRY_AFTER, WorkerThread
 
@@ -48,6 +49,8 @@ class Worker(WorkerThread):
         self._restoring: dict[str, Sequence] = {}  # wait for blocks of the second tier
         self._aborts: set[str] = set()
         self._errands: list[Errand] = []
+        if isinstance(engine.runner, DividedRunner):
+            engine.runner.ranks.when_lost(self._lose)
 
     # --- from any thread -------------------------------------------------------------------------
 
@@ -113,6 +116,12 @@ class Worker(WorkerThread):
     def statistics(self) -> Statistics:
         """Return figures of now. Never waits for the step in progress."""
         return self._engine.statistics()
+
+    def _lose(self, error: RankLost) -> None:
+        """Fail at once: the thread may wait for the rank that is lost."""
+        with self._wake:
+            self._error = self._error or error
+        self._failed(error)
 
     # --- on the engine's thread ------------------------------------------------------------------
 

@@ -49,7 +49,8 @@ DEFAULTS = {
 }  # fmt: skip
 SINGLE_PROCESS_ONLY = (
     *DEFAULTS, "model", "threads", "memory", "kv_tokens", "file_tier", "pin_share", "streams",
-    "step_tokens", "draft_tokens", "weights", "kv", "tls_cert", "tls_key", "console",
+    "step_tokens", "draft_tokens", "weights", "kv", "tensor", "pipeline", "tls_cert", "tls_key",
+    "console",
 )  # fmt: skip
 STEADY_SECONDS = 60.0  # a restart that loses an engine sooner does not help
 LOG_TAIL = 15  # lines shown when a start in the background fails
@@ -182,6 +183,7 @@ def _serve_alone(
 ) -> None:
     from skerry_cli.composition.compose import UpOptions, serve_platform
     from skerry_cli.composition.listening import Where
+    from skerry_core.ranks import Parallel
     from skerry_regions.node.engines import EngineOptions
 
     options = UpOptions(
@@ -200,6 +202,7 @@ def _serve_alone(
             draft_tokens=args.draft_tokens,
             pin_share=args.pin_share,
             kv=args.kv,
+            parallel=Parallel.of(args.tensor, args.pipeline),
         ),
     )
     begun = time.monotonic()

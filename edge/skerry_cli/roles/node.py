@@ -237,6 +237,7 @@ def _options(
 
     num_threads: int = said("threads") or default_threads()
     configure_threads(num_threads)  # before libraries are imported
+    from skerry_core.ranks import Parallel
     from skerry_regions.node.engines import EngineOptions
     from skerry_regions.node.process import NodeOptions
 
@@ -252,6 +253,7 @@ def _options(
             draft_tokens=said("draft_tokens"),
             pin_share=said("pin_share"),
             kv=said("kv"),
+            parallel=Parallel.of(said("tensor"), said("pipeline")),
         ),
         floats=said("weights"),
         file_tier_bytes=(

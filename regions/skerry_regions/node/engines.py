@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
 from skerry.runners import RUNNERS, FloatsForm, KVForm, RunnerName
@@ -15,6 +14,7 @@ from skerry_core.engine.engine import Engine
 from skerry_core.engine.second_tier import open_file
 from skerry_core.kv.file_tier import FileTier
 from skerry_core.kv.mapped_file import FileTierError
+from skerry_core.ranks import UNDIVIDED, Parallel, RankLost
 from skerry_core.runner import (
     HOST_BLOCKS,
     ModelRunner,
@@ -26,6 +26,8 @@ from skerry_core.runner import (
 from skerry_core.weights.tensors import WeightsError
 from skerry_regions.models.catalog import ModelSpec
 from skerry_regions.models.model_files import ModelFiles
+from skerry_regions.node.ranks.children import LocalRanks
+from skerry_regions.node.ranks.order import runner_class
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +52,7 @@ class EngineOptions:
     draft_tokens: int | None = None  # of a stream in a step; None: none where steps overlap
     pin_share: float | None = None  # of the blocks, that a tenant may pin; None: the engine's
     kv: KVForm | None = None  # what KV is kept in; None: as activations
+    parallel: Parallel | None = None  # ranks; None: as the devices have room for
 
     def config(self, runner: ModelRunner) -> EngineConfig:
         """Return the limits of an engine on a runner. Raises ConfigError."""
@@ -84,6 +87,10 @@ def open_engine(
     """
     _check_forms(runner, "weights", floats, RUNNERS[runner].floats)
     _check_forms(runner, "kv", options.kv, RUNNERS[runner].kv)
+    parallel = options.parallel or UNDIVIDED
+    axis = RUNNERS[runner].lacking({"tensor": parallel.tensor, "pipeline": parallel.pipeline})
+    if axis is not None:
+        raise ConfigError(f"--{axis}: the {runner} runner has no {axis} parallelism")
     opened = _open_runner(
         runner,
         RunnerSetup(
@@ -101,6 +108,8 @@ def open_engine(
             progress=progress,
             floats=floats,
             kv=options.kv,
+            parallel=parallel,
+            ranks=None if parallel.num_ranks == 1 else LocalRanks(runner),
         ),
     )
     config = options.config(opened)
@@ -156,13 +165,16 @@ def _open_file(
 
 def _open_runner(name: RunnerName, setup: RunnerSetup) -> ModelRunner:
     kind = RUNNERS[name]
-    module, _, class_name = kind.opens.partition(":")
+    opens = kind.opens if setup.parallel.num_ranks == 1 else kind.opens_divided
+    if not opens:
+        raise ConfigError(f"the {name} runner runs on one rank for now")
     try:
-        runner_class = getattr(import_module(module), class_name)
-        runner: ModelRunner = runner_class.from_setup(setup, **kind.options)
+        runner: ModelRunner = runner_class(opens).from_setup(setup, **kind.options)
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"the {name} runner needs {error.name}: `pip install '.[{kind.extra}]'` in Skerry's "
             "repository"
         ) from None
+    except RankLost as error:
+        raise ConfigError(str(error)) from None
     return runner

@@ -78,6 +78,9 @@ def _mistakes(topology: Topology) -> Iterator[Mistake]:
     yield from _duplicates("pools", [f"{p.region}/{p.name}" for p in topology.pools])
     yield from _duplicate_nodes(topology)
     yield from _incomplete_pools(topology)
+    for i, pool in enumerate(topology.pools):
+        if (found := pool.parallel_mistake(pool.runner)) is not None:
+            yield f"pools[{i}].{found[0]}", found[1]
     yield from _link_mistakes(topology, regions)
     yield from _dns_mistakes(topology)
     yield from _warm_up_mistakes(topology)

@@ -25,10 +25,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from skerry.runners import FloatsForm, KVForm, RunnerName
+from skerry.runners import RunnerName
 from skerry_regions.spec_types import (
     ConsoleMode,
-    DraftTokens,
+    EngineSpec,
     HostName,
     HttpURL,
     IataCode,
@@ -39,11 +39,7 @@ from skerry_regions.spec_types import (
     Longitude,
     Name,
     PEMFile,
-    PinShare,
     PlacementRule,
-    Size,
-    StepTokens,
-    Streams,
 )
 from skerry_regions.speeds import LinkSpeed
 from skerry_regions.topology.airports import AIRPORTS
@@ -73,7 +69,7 @@ class TopologyRegion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return AIRPORTS[self.iata or ""]
 
 
-class TopologyPool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TopologyPool(EngineSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Equal nodes of one region. `replicas` of them are started."""
 
     name: Name
@@ -82,15 +78,6 @@ class TopologyPool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     model: Annotated[str, Meta(min_length=1, max_length=256)]  # catalog id or alias
     runner: RunnerName = "numba"
     replicas: Annotated[int, Meta(ge=0, le=1000)] = 1
-    threads: Annotated[int, Meta(ge=1, le=1024)] | None = None  # per node; None: the runner's
-    kv_blocks: Annotated[int, Meta(ge=1, le=1 << 24)] | None = None  # per node, of 64 tokens
-    streams: Streams | None = None  # per node, at once; None: as the device has room for
-    step_tokens: StepTokens | None = None  # per node and step; None: the same
-    draft_tokens: DraftTokens | None = None  # of a stream in a step; None: 0 where steps overlap
-    file_tier: Size | None = None  # of disk per node, for KV beyond memory; "none" for none
-    pin_share: PinShare | None = None  # per node; None: a quarter
-    weights: FloatsForm | None = None  # what floats are kept in; None: as the runner does
-    kv: KVForm | None = None  # what KV is kept in; None: as activations
 
     def node_names(self) -> list[str]:
         """Return ids of its nodes, unique in the topology: `REGION-POOL-0`, `REGION-POOL-1`, …"""

@@ -24,9 +24,10 @@ regions:
   - {{name: fra, iata: FRA, residency: eu, coordinates: [50.1, 8.6]}}
   - {{name: iad, iata: IAD, residency: us}}
 pools:
-  - {{name: prefill, region: fra, role: prefill, model: "{MODEL}", runner: toy, replicas: 2,
+  - {{name: prefill, region: fra, role: prefill, model: "{MODEL}", runner: torch, replicas: 2,
       threads: 3, kv_blocks: 64, streams: 8, step_tokens: 128, draft_tokens: 0,
-      file_tier: 1GiB, pin_share: 0.5, weights: q8_0, kv: fp8}}
+      file_tier: 1GiB, pin_share: 0.5, weights: q8_0, kv: fp8,
+      parallel: {{tensor: 2, pipeline: 3}}}}
   - {{name: decode, region: iad, role: decode, model: "{MODEL}"}}
 edges:
   - {{name: edge, region: fra, host: 127.0.0.2, port: 8799, addresses: [192.0.2.1],

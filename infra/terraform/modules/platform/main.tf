@@ -57,6 +57,7 @@ resource "skerry_pool" "this" {
   pin_share            = each.value.pin_share
   weights              = each.value.weights
   kv                   = each.value.kv
+  parallel             = each.value.parallel
   deletion_protection  = each.value.deletion_protection
   wait_for_ready       = var.wait_for_ready
 

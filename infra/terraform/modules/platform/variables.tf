@@ -29,6 +29,7 @@ variable "regions" {
       pin_share            = optional(number)
       weights              = optional(string)
       kv                   = optional(string)
+      parallel             = optional(object({ tensor = optional(number, 1), pipeline = optional(number, 1) }))
       deletion_protection  = optional(bool, false)
     }))
 

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from skerry.runners import FloatsForm, KVForm, RunnerName
+from skerry.runners import RunnerName
 from skerry_regions.access import MAX_MODELS, AccessRole, Dollars, Grant, ModelPattern, StoredScope
 from skerry_regions.control.desired.statuses import (
     DeploymentStatus,
@@ -25,7 +25,7 @@ from skerry_regions.control.desired.statuses import (
 from skerry_regions.control.dns.specs import DnsRecordSpec, DnsZoneSpec
 from skerry_regions.spec_types import (
     ConsoleMode,
-    DraftTokens,
+    EngineSpec,
     HostName,
     HttpURL,
     IataCode,
@@ -37,11 +37,8 @@ from skerry_regions.spec_types import (
     Longitude,
     Name,
     PEMFile,
-    PinShare,
     PlacementRule,
     Size,
-    StepTokens,
-    Streams,
     UtcSecond,
     unix_seconds,
 )
@@ -112,7 +109,7 @@ class RoutingSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     router: RouterSpec = RouterSpec()
 
 
-class PoolSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PoolSpec(EngineSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Equal nodes of one region.
 
     Either `replicas` of them run, or, with `max_replicas`, as many as demand needs. The model is
@@ -132,17 +129,8 @@ class PoolSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     target_itl_seconds: SloSeconds = 0.2  # p95; of pools that decode
     idle_seconds: Annotated[float, Meta(ge=1, le=86_400)] = 300.0  # before scaling down
     launcher: LauncherName = "local"  # where nodes are started
-    threads: Annotated[int, Meta(ge=1, le=1024)] | None = None  # per node; None: its share
     memory: Size | None = None  # per node, of the machine that it is placed on; None: uncounted
     gpus: Annotated[int, Meta(ge=0, le=64)] = 0  # the same
-    kv_blocks: Annotated[int, Meta(ge=1, le=1 << 24)] | None = None  # per node, of 64 tokens
-    streams: Streams | None = None  # per node, at once; None: as the device has room for
-    step_tokens: StepTokens | None = None  # per node and step; None: the same
-    draft_tokens: DraftTokens | None = None  # of a stream in a step; None: 0 where steps overlap
-    file_tier: Size | None = None  # of disk per node, for KV beyond memory; "none" for none
-    pin_share: PinShare | None = None  # per node; None: a quarter
-    weights: FloatsForm | None = None  # what floats are kept in; None: as the runner does
-    kv: KVForm | None = None  # what KV is kept in; None: as activations
     deletion_protection: bool = False
 
     @property

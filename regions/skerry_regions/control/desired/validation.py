@@ -120,9 +120,9 @@ def _check_place(spec: RegionSpec) -> None:
     if (spec.latitude is None) != (spec.longitude is None):
         missing = "latitude" if spec.latitude is None else "longitude"
         raise Invalid("latitude and longitude belong together", field=missing)
-    if spec.latitude is None and spec.iata is None:
-        raise Invalid("give an airport, or latitude and longitude", field="iata")
     if spec.latitude is None:
+        if spec.iata is None:
+            raise Invalid("give an airport, or latitude and longitude", field="iata")
         _check_airport(spec.iata)
 
 
@@ -133,14 +133,16 @@ def _check_airport(iata: str | None) -> None:
 
 
 def _check_pool(spec: PoolSpec) -> None:
+    if (found := spec.parallel_mistake(spec.runner)) is not None:
+        raise Invalid(found[1], field=found[0])
     if spec.launcher != "local" and spec.threads is None:
         raise Invalid("a node that is placed by its threads needs some", field="threads")
     if spec.launcher == "kubernetes" and spec.memory in (None, "none"):
         raise Invalid("a node on a pod needs memory, to which it is bounded", field="memory")
     if not spec.is_autoscaled:
-        if spec.min_replicas is not None:
-            raise Invalid("min_replicas needs max_replicas", field="min_replicas")
-        return
+        if spec.min_replicas is None:
+            return
+        raise Invalid("min_replicas needs max_replicas", field="min_replicas")
     if spec.replicas is not None:
         raise Invalid("replicas and max_replicas exclude each other", field="replicas")
     if (spec.min_replicas or 0) > (spec.max_replicas or 0):
@@ -263,10 +265,8 @@ def _check_pools(spec: DeploymentSpec, id: str, desired: Desired) -> None:
 
 def _check_model(pool: PoolSpec, model: str, field: str) -> None:
     if pool.model not in (None, model):
-        raise Invalid(
-            f"the pool has the model {pool.model!r} of its own, the deployment {model!r}",
-            field=field,
-        )
+        own = f"the pool has the model {pool.model!r} of its own"
+        raise Invalid(f"{own}, the deployment {model!r}", field=field)
 
 
 def check_deletable(record: Record, desired: Desired) -> None:

@@ -43,6 +43,8 @@ class NodeSettings(Struct, frozen=True, kw_only=True, tag="node", omit_defaults=
     pin_share: float | None = None
     weights: FloatsForm | None = None
     kv: KVForm | None = None
+    tensor: int | None = None
+    pipeline: int | None = None
     system_prompts: tuple[str, ...] = ()
     launcher: LauncherName = "local"
     memory: int = 0  # bytes of its host

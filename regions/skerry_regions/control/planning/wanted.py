@@ -102,6 +102,8 @@ def _node_group(
         pin_share=pool.pin_share,
         weights=pool.weights,
         kv=pool.kv,
+        tensor=None if pool.parallel is None else pool.parallel.tensor,
+        pipeline=None if pool.parallel is None else pool.parallel.pipeline,
         system_prompts=_system_prompts(desired, id),
         launcher=pool.launcher,
         memory=0 if pool.memory is None else size_bytes(pool.memory),

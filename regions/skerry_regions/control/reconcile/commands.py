@@ -12,7 +12,7 @@ from skerry_regions.control.planning.launcher import EdgeSettings, NodeSettings
 
 _SAID = (
     "kv_blocks", "streams", "step_tokens", "draft_tokens", "file_tier", "pin_share", "weights",
-    "kv",
+    "kv", "tensor", "pipeline",
 )  # fmt: skip
 SKERRY = (sys.executable, "-m", "skerry")
 NODE_DRAIN_SECONDS = 30.0  # of one node alone, while edges live

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from skerry.runners import RUNNERS, FloatsForm, KVForm
+from skerry.runners import MAX_RANKS, RUNNERS, FloatsForm, KVForm
 from skerry_terraform.kit.diagnostics import Diagnostics
 from skerry_terraform.kit.planning import Object
 from skerry_terraform.kit.schema import Attr, Schema, above, between, one_of, whole
@@ -22,6 +22,12 @@ ROLES = ("prefill", "decode", "hybrid")
 LAUNCHERS = ("local", "machines", "kubernetes", "ray")
 MAX_REPLICAS = 1000
 MAX_SLO_SECONDS = 3600
+PARALLEL = {
+    "tensor": Attr(
+        NUMBER, default=1, check=whole(1, MAX_RANKS), doc="Ranks that share each layer."
+    ),
+    "pipeline": Attr(NUMBER, default=1, check=whole(1, MAX_RANKS), doc="Stages of layers."),
+}
 
 
 def pool_id(region: str, name: str) -> str:
@@ -123,6 +129,11 @@ class PoolResource(ControlResource):
                 optional=True,
                 check=one_of(*get_args(KVForm)),
                 doc="What KV is kept in by torch on a GPU: int8 or fp8; bfloat16.",
+            ),
+            parallel=Attr(
+                nested=PARALLEL,
+                optional=True,
+                doc="Over how many ranks a node divides the model; as its devices need to hold it.",
             ),
             deletion_protection=Attr(BOOL, default=False, doc="Refuse to delete it."),
             status=Attr(computed=True, doc="pending, progressing, ready, degraded or draining."),

@@ -1,0 +1,165 @@
+"""The channel between two ranks: framed messages over a stream socket.
+
+    u32   kind: a message, or what is reported until the first one
+    u32   number of parts, at most MAX_PARTS
+    u64   bytes of each part, at most MAX_BYTES together
+    parts
+
+Little-endian. A thread receives ahead, at most AHEAD messages, so that the other end need not wait
+until this one has time for it, and so that its end is noticed whatever this one does meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from skerry_core.ranks import Part, RankLost
+
+MAX_PARTS = 64
+MAX_BYTES = 1 << 30
+AHEAD = 16  # messages
+BUFFER_BYTES = 4 << 20  # that the system is to hold in between, each way
+
+_HEAD = struct.Struct("<II")
+_LENGTH = struct.Struct("<Q")
+_MESSAGE: Final = 1
+_PROGRESS: Final = 2
+_FAILED: Final = 3
+_MAX_TEXT = 4096  # bytes of what is reported
+
+Progress = Callable[[str, float], None]
+
+
+class SocketChannel:
+    """`RankChannel` over a connected socket, which it owns.
+
+    `name` is what messages call the rank at the other end; `progress` is called with what that rank
+    reports, and `ended` when the connection ends before `close`, both on the thread that receives.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        name: str,
+        *,
+        progress: Progress = lambda what, share: None,
+        ended: Callable[[RankLost], None] = lambda error: None,
+    ) -> None:
+        self._socket = connection
+        self._name = name
+        self._progress = progress
+        self._ended = ended
+        self._is_closed = False
+        self._received = queue.Queue[Sequence[memoryview] | RankLost](AHEAD)
+        if connection.family == socket.AF_UNIX:
+            for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+                connection.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
+        else:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._reader = threading.Thread(target=self._receive_ahead, name=name, daemon=True)
+        self._reader.start()
+
+    def send(self, *parts: Part) -> None:
+        """Send a message; see `RankChannel`."""
+        self._send(_MESSAGE, parts)
+
+    def receive(self) -> Sequence[memoryview]:
+        """Wait for a message; see `RankChannel`."""
+        received = self._received.get()
+        if isinstance(received, RankLost):
+            self._received.put(received)  # so it stays
+            raise received
+        return received
+
+    def report(self, what: str, share: float) -> None:
+        """Report progress to the other end's `progress`; of who is gone, nothing."""
+        with contextlib.suppress(RankLost):
+            self._send(_PROGRESS, (struct.pack("<d", share), what.encode()[:_MAX_TEXT]))
+
+    def fail(self, why: str) -> None:
+        """Report why this rank cannot go on: the other end's `receive` raises it."""
+        with contextlib.suppress(RankLost):
+            self._send(_FAILED, (why.encode()[:_MAX_TEXT],))
+
+    def close(self) -> None:
+        self._is_closed = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        with contextlib.suppress(queue.Empty):  # room for the last word of the thread
+            while True:
+                self._received.get_nowait()
+
+    def _send(self, kind: int, parts: Sequence[Part]) -> None:
+        views = [memoryview(part).cast("B") for part in parts]
+        lengths = [view.nbytes for view in views]
+        if not 1 <= len(views) <= MAX_PARTS or sum(lengths) > MAX_BYTES:
+            raise ValueError(f"a message has 1 to {MAX_PARTS} parts of {MAX_BYTES} bytes at most")
+        head = _HEAD.pack(kind, len(views)) + b"".join(map(_LENGTH.pack, lengths))
+        waiting = [memoryview(head), *(view for view in views if view.nbytes)]
+        try:
+            while waiting:
+                sent = self._socket.sendmsg(waiting)
+                while waiting and sent >= waiting[0].nbytes:
+                    sent -= waiting.pop(0).nbytes
+                if waiting:
+                    waiting[0] = waiting[0][sent:]
+        except OSError as error:
+            raise self._lost(error) from None
+
+    # --- on the thread that receives -------------------------------------------------------------
+
+    def _receive_ahead(self) -> None:
+        try:
+            while True:
+                kind, parts = self._read()
+                if kind == _PROGRESS:
+                    self._progress(str(parts[1], "utf-8", "replace"), _share(parts[0]))
+                elif kind == _FAILED:
+                    raise RankLost(str(parts[0], "utf-8", "replace"))
+                else:
+                    self._received.put(parts)
+        except (OSError, EOFError, ValueError) as error:
+            lost = self._lost(error)
+        except RankLost as error:
+            lost = error
+        if not self._is_closed:
+            self._ended(lost)
+        self._received.put(lost)
+
+    def _read(self) -> tuple[int, list[memoryview]]:
+        """Raises OSError, EOFError, and ValueError for what is no frame of ours."""
+        kind, count = _HEAD.unpack(self._exactly(_HEAD.size))
+        if kind not in (_MESSAGE, _PROGRESS, _FAILED) or not 1 <= count <= MAX_PARTS:
+            raise ValueError("what came is no message between ranks")
+        heads = self._exactly(_LENGTH.size * count)
+        lengths = [length for (length,) in _LENGTH.iter_unpack(heads)]
+        if sum(lengths) > (MAX_BYTES if kind == _MESSAGE else 2 * _MAX_TEXT):
+            raise ValueError(f"a message of {sum(lengths)} bytes came")
+        if kind == _PROGRESS and (count != 2 or lengths[0] != 8):
+            raise ValueError("what came is no progress")
+        return kind, [self._exactly(length) for length in lengths]
+
+    def _exactly(self, count: int) -> memoryview:
+        received = memoryview(bytearray(count))
+        done = 0
+        while done < count:
+            number = self._socket.recv_into(received[done:])
+            if not number:
+                raise EOFError("the connection has ended")
+            done += number
+        return received
+
+    def _lost(self, error: Exception) -> RankLost:
+        return RankLost(f"{self._name} is lost: {error}")
+
+
+def _share(packed: memoryview) -> float:
+    (share,) = struct.unpack("<d", packed)
+    return min(1.0, max(0.0, float(share)))

@@ -1,0 +1,69 @@
+"""Ranks that are child processes of a node, or of another rank, on the same machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+from skerry.runners import RunnerName
+from skerry_core.ranks import RankLost
+from skerry_core.runner import RunnerSetup
+from skerry_regions.node.ranks.channel import SocketChannel
+from skerry_regions.node.ranks.order import RankOrder, encode
+
+_MODULE = "skerry_regions.node.ranks.child"
+
+
+class LocalRanks:
+    """`Ranks` in processes that write to this one's log and end with it, however it ends."""
+
+    def __init__(self, runner: RunnerName) -> None:
+        self._runner: RunnerName = runner
+        self._lock = threading.Lock()
+        self._lost: RankLost | None = None
+        self._callbacks: list[Callable[[RankLost], None]] = []
+
+    def start(self, setup: RunnerSetup) -> SocketChannel:
+        """Start a rank; see `Ranks`."""
+        ours, theirs = socket.socketpair()
+        name = f"rank {setup.rank}"
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", _MODULE, str(theirs.fileno())],
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # Ctrl-C is the node's, which closes the channel
+            )
+        except OSError as error:
+            ours.close()
+            raise RankLost(f"{name} does not start: {error}") from None
+        finally:
+            theirs.close()
+
+        def progress(what: str, share: float) -> None:
+            setup.progress(f"{name}: {what}", share)
+
+        channel = SocketChannel(ours, name, progress=progress, ended=self._ended)
+        threading.Thread(target=process.wait, name=f"{name} ends", daemon=True).start()
+        channel.send(encode(RankOrder.of(self._runner, setup)))
+        return channel
+
+    def when_lost(self, call: Callable[[RankLost], None]) -> None:
+        with self._lock:
+            if self._lost is None:
+                self._callbacks.append(call)
+                return
+        call(self._lost)
+
+    def _ended(self, error: RankLost) -> None:
+        with self._lock:
+            if self._lost is not None:
+                return
+            self._lost = error
+        for call in self._callbacks:
+            call(error)

@@ -1,0 +1,216 @@
+"""Channels between ranks, and what is refused of them."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from skerry.runners import MAX_RANKS, RUNNERS
+from skerry_core.config import ConfigError
+from skerry_core.ranks import Parallel, RankLost
+from skerry_core.runner import RunnerSetup, WantedSizes
+from skerry_regions.node.ranks.channel import AHEAD, MAX_PARTS, SocketChannel
+from skerry_regions.node.ranks.children import LocalRanks
+from skerry_regions.node.ranks.order import RankOrder, decode, encode
+from skerry_regions.spec_types import EngineSpec, ParallelSpec
+from skerry_regions.topology.loading import TopologyError, parse_topology
+
+Pair = tuple[SocketChannel, SocketChannel]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    one, other = socket.socketpair()
+    channels = SocketChannel(one, "rank 1"), SocketChannel(other, "rank 0")
+    yield channels
+    for channel in channels:
+        channel.close()
+
+
+def setup(**changes: object) -> RunnerSetup:
+    fields: dict[str, object] = {
+        "weights": Path("/nowhere/model.gguf"), "vocab_size": 99, "max_context": 512,
+        "sizes": WantedSizes(num_blocks=5), "threads": 2, "cache_dir": Path("/nowhere"),
+        "progress": lambda what, share: None, "parallel": Parallel(pipeline=3), "rank": 1,
+    }  # fmt: skip
+    return RunnerSetup(**(fields | changes))  # type: ignore[arg-type]
+
+
+def test_messages_arrive_whole_and_in_order(pair: Pair) -> None:
+    rows = np.arange(3 << 20, dtype=np.float32)  # more than a socket holds
+    sent = [(b"", b"a"), (rows.data, b"b"), (bytes(range(256)),) * MAX_PARTS]
+    sender = threading.Thread(target=lambda: [pair[0].send(*parts) for parts in sent])
+    sender.start()
+    for parts in sent:
+        assert [bytes(part) for part in pair[1].receive()] == [bytes(part) for part in parts]
+    sender.join()
+    pair[1].send(b"back")
+    assert bytes(pair[0].receive()[0]) == b"back"
+
+
+def test_a_buffer_may_be_overwritten_once_it_is_sent(pair: Pair) -> None:
+    rows = np.ones(4, np.float32)
+    pair[0].send(rows.data)
+    rows[:] = 2
+    assert np.frombuffer(pair[1].receive()[0], np.float32).tolist() == [1, 1, 1, 1]
+
+
+def test_a_sender_waits_for_a_rank_that_does_not_receive(pair: Pair) -> None:
+    """What is in between is bounded: AHEAD messages, one in work, and what the system holds."""
+    done = threading.Semaphore(0)
+    part = bytes(8 << 20)
+
+    def send() -> None:
+        for _ in range(AHEAD + 4):
+            pair[0].send(part)
+            done.release()
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    for _ in range(AHEAD):
+        assert done.acquire(timeout=60)
+    for _ in range(AHEAD + 4):
+        pair[1].receive()
+    sender.join()
+    assert sender.is_alive() is False
+
+
+def test_an_end_is_noticed_at_once_and_stays() -> None:
+    one, other = socket.socketpair()
+    ended = threading.Event()
+    channel = SocketChannel(one, "rank 1", ended=lambda error: ended.set())
+    other.close()
+    assert ended.wait(60)
+    for _ in range(2):
+        with pytest.raises(RankLost, match="rank 1 is lost"):
+            channel.receive()
+    with pytest.raises(RankLost, match="rank 1 is lost"):
+        channel.send(b"x")
+    channel.close()
+
+
+def test_closing_is_not_an_end_of_the_other(pair: Pair) -> None:
+    ended = threading.Event()
+    one, other = socket.socketpair()
+    channel = SocketChannel(one, "rank 1", ended=lambda error: ended.set())
+    channel.close()
+    with pytest.raises(RankLost):
+        channel.receive()
+    assert not ended.is_set()
+    other.close()
+
+
+def test_progress_and_failures_are_reported() -> None:
+    one, other = socket.socketpair()
+    reported: list[tuple[str, float]] = []
+    leader = SocketChannel(one, "rank 1", progress=lambda *each: reported.append(each))
+    rank = SocketChannel(other, "rank 0")
+    rank.report("packing weights", 0.5)
+    rank.send(b"ready")
+    rank.fail("no such file")
+    assert bytes(leader.receive()[0]) == b"ready"
+    assert reported == [("packing weights", 0.5)]
+    with pytest.raises(RankLost, match=r"^no such file$"):
+        leader.receive()
+    leader.close()
+    rank.close()
+
+
+@pytest.mark.parametrize(
+    ("sent", "message"),
+    [
+        (struct.pack("<IIQ", 1, 1, 1 << 62), "bytes came"),
+        (struct.pack("<II", 1, MAX_PARTS + 1), "no message"),
+        (struct.pack("<II", 1, 0), "no message"),
+        (struct.pack("<II", 9, 1), "no message"),
+        (struct.pack("<IIQ", 2, 1, 8), "no progress"),
+        (struct.pack("<IIQ", 3, 1, 1 << 20), "bytes came"),
+    ],
+)
+def test_lengths_are_checked_before_they_are_believed(sent: bytes, message: str) -> None:
+    one, other = socket.socketpair()
+    channel = SocketChannel(one, "rank 1")
+    other.sendall(sent)
+    with pytest.raises(RankLost, match=message):
+        channel.receive()
+    channel.close()
+    other.close()
+
+
+def test_messages_beyond_the_bounds_are_refused(pair: Pair) -> None:
+    for parts in ((), (b"x",) * (MAX_PARTS + 1)):
+        with pytest.raises(ValueError, match="1 to 64 parts"):
+            pair[0].send(*parts)
+
+
+def test_a_setup_crosses_to_its_rank() -> None:
+    said = setup(floats="q8_0", kv="int8", parallel=Parallel(tensor=2, pipeline=3), rank=5)
+    order = decode(memoryview(encode(RankOrder.of("torch", said))))
+    ranks = LocalRanks("torch")
+    there = order.setup(said.progress, ranks)
+    for name in RunnerSetup.__slots__:
+        assert getattr(there, name) == (ranks if name == "ranks" else getattr(said, name)), name
+
+
+def test_a_rank_that_cannot_start_says_why() -> None:
+    ranks = LocalRanks("toy")
+    lost = threading.Event()
+    ranks.when_lost(lambda error: lost.set())
+    channel = ranks.start(setup())
+    with pytest.raises(RankLost, match="the toy runner runs on one rank"):
+        channel.receive()
+    assert lost.wait(60)
+    late = threading.Event()
+    ranks.when_lost(lambda error: late.set())
+    assert late.is_set()
+    channel.close()
+
+
+def test_axes_are_those_of_the_kind() -> None:
+    axes = {name: kind.axes for name, kind in RUNNERS.items()}
+    assert axes == {
+        "numba": ("pipeline",), "torch": ("tensor", "pipeline"), "jax": ("tensor",), "toy": (),
+        "torch-deterministic": ("tensor", "pipeline"),
+    }  # fmt: skip
+    assert RUNNERS["jax"].lacking({"tensor": 2, "pipeline": 1}) is None
+    assert RUNNERS["jax"].lacking({"tensor": 2, "pipeline": 2}) == "pipeline"
+    assert Parallel.of(None, None) is None
+    assert Parallel.of(2, None) == Parallel(tensor=2)
+    assert Parallel(tensor=2, pipeline=3).num_ranks == 6
+    with pytest.raises(ConfigError, match=r"parallel\.tensor must be at least 1, got 0"):
+        Parallel(tensor=0)
+
+
+@pytest.mark.parametrize(
+    ("runner", "parallel", "message"),
+    [
+        ("numba", "{tensor: 2}", "the numba runner has no tensor parallelism"),
+        ("jax", "{pipeline: 2}", "the jax runner has no pipeline parallelism"),
+        ("torch", "{tensor: 64, pipeline: 2}", f"64 x 2 ranks are more than {MAX_RANKS}"),
+        ("torch", "{tensor: 65}", "Expected `int` <= 64"),
+        ("torch", "{data: 2}", "no such key"),
+    ],
+)
+def test_a_topology_says_where_its_ranks_are_wrong(
+    runner: str, parallel: str, message: str
+) -> None:
+    text = (
+        "regions: [{name: fra, iata: FRA}]\n"
+        "pools:\n"
+        f"  - {{name: p, region: fra, role: hybrid, model: m, runner: {runner},\n"
+        f"     parallel: {parallel}}}\n"
+    )
+    with pytest.raises(TopologyError, match=r"topology:\d+: pools\[0\]\.parallel") as raised:
+        parse_topology(text.encode())
+    assert message in str(raised.value)
+
+
+def test_one_rank_is_of_every_kind() -> None:
+    for name in RUNNERS:
+        assert EngineSpec(parallel=ParallelSpec()).parallel_mistake(name) is None
