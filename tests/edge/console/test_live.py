@@ -156,8 +156,9 @@ def test_a_login_has_a_few_streams(at: Deployment) -> None:
     token, _ = new_token(at)
     with browser(at, token) as client:
         opened = [following(client) for _ in range(MAX_STREAMS_OF_HOLDER)]
-        for each in opened:
-            next(each.__enter__())
+        streams = [each.__enter__() for each in opened]  # one that is collected ends its response
+        for stream in streams:
+            next(stream)
         assert client.get("/console/live?view=requests").status_code == 429
         opened[0].__exit__(None, None, None)
         eventually(lambda: client_can_follow(client))

@@ -98,14 +98,16 @@ class Tap:
                 tasks.add(asyncio.create_task(way))
 
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        yield Address(host="127.0.0.1", port=server.sockets[0].getsockname()[1])
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for writer in writers:
-            writer.transport.abort()
-        await asyncio.sleep(0)
+        try:
+            yield Address(host="127.0.0.1", port=server.sockets[0].getsockname()[1])
+        finally:
+            server.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for writer in writers:
+                writer.transport.abort()
+            await asyncio.sleep(0)
 
 
 class Echo(asyncio.Protocol):
