@@ -45,7 +45,7 @@ def hand_over_between_processes(subject: Subject) -> list[Figure]:
     memory = runner.open_pages(count)
     pages, times = memory.take(count), []
     with other_process(memory, runner.kv_format, count, subject.device.index or 0) as taken_in:
-        for _ in range(subject.sizes.rounds + 2):
+        for _ in range(subject.sizes.warm_ups + subject.sizes.rounds):
             begun = time.perf_counter()
             checksums = runner.export_pages(range(count), pages).tolist()
             out = time.perf_counter() - begun
@@ -53,7 +53,7 @@ def hand_over_between_processes(subject: Subject) -> list[Figure]:
             times.append(out + back)
     runner.close()
     num_bytes = count * runner.kv_format.block_bytes
-    rate = 2 * num_bytes / statistics.median(times[2:])
+    rate = 2 * num_bytes / statistics.median(times[subject.sizes.warm_ups :])
     name = f"KV of {subject.sizes.hand_over} tokens out and into another process"
     return [Figure(name, rate / GIGA, "GB/s", "the copy on the device", rate / subject.copy_rate)]
 

@@ -1,10 +1,19 @@
-"""What `bench.gpu` says of each measure."""
+"""What the programs for a GPU say of each part."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
 
 GIGA, TERA = 1e9, 1e12
+
+
+class Row(Protocol):
+    """A dataclass that says itself in a line."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def line(self) -> str: ...
 
 
 @dataclass(frozen=True)

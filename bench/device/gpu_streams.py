@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 import random
 import time
-from functools import partial
+from collections.abc import Sequence
 from statistics import NormalDist
 
-from bench.device.gpu_batches import last_tokens
+from bench.device.gpu_batches import CHAT
 from bench.device.gpu_kernels import idle_share, kernels_of
 from bench.device.gpu_report import Figure
 from bench.device.gpu_subject import Subject
@@ -26,6 +26,7 @@ from skerry_core.engine.engine import Engine
 # Drawn: there is no table of ShareGPT's own lengths here.
 PROMPTS, ANSWERS = (4.70, 1.31), (4.95, 0.90)
 LONGEST = 1024
+WANTED = {"H100": 17_200.0, "H200": 25_000.0}  # tokens of prompts and answers, per second
 
 
 def lengths(count: int, longest: int = LONGEST) -> list[tuple[int, int]]:
@@ -80,7 +81,7 @@ class ClosedLoop:
     def _start(self, index: int, tokens: tuple[int, int]) -> None:
         prompt, answer = tokens
         ids = tuple(self._rng.randrange(self._vocabulary) for _ in range(prompt))
-        style = SamplingParams(max_tokens=answer, temperature=0.8, top_p=0.95, seed=index)
+        style = SamplingParams(max_tokens=answer, seed=index, **CHAT)
         self._engine.add(Request(id=str(index), prompt_ids=ids, sampling=style).sequence())
         self._prompts[str(index)] = prompt
         self.running += 1
@@ -108,22 +109,26 @@ def streams(subject: Subject) -> list[Figure]:
     )
     engine.close()
     name = f"{s.streams} streams"
-    both = loop.prompt_tokens + loop.answer_tokens
+    both = (loop.prompt_tokens + loop.answer_tokens) / seconds
+    goal = next((rate for card, rate in WANTED.items() if card in subject.describe()["name"]), None)
+    share = least_seconds(subject, wanted) / seconds
     return [
-        Figure(f"{name}, prompts and answers", both / seconds, "tok/s", wanted=17_200.0),
+        Figure(f"{name}, prompts and answers", both, "tok/s", wanted=goal),
+        Figure(
+            f"{name}, requests", loop.ended / seconds, "1/s",
+            "prompts' operations and answers' bytes", share,
+        ),
         Figure(f"{name}, answers", loop.answer_tokens / seconds, "tok/s"),
-        Figure(f"{name}, requests", loop.ended / seconds, "1/s"),
         Figure(f"{name}, the device idle", 100 * idle, "% of time", wanted=3.0),
-    ]
+    ]  # fmt: skip
 
 
-def long_tail(subject: Subject) -> list[Figure]:
-    """One long context among many short ones, against the bytes that are read."""
-    s = subject.sizes
-    contexts = [s.short_context] * (s.streams - 1) + [s.tail_context]
-    runner = subject.runner(contexts=contexts)
-    seconds = subject.seconds(partial(runner.execute, last_tokens(contexts)))
-    least = (subject.weight_bytes() + subject.kv_bytes(sum(contexts))) / subject.copy_rate
-    runner.close()
-    name = f"decode, {s.streams - 1} rows of {s.short_context} and one of {s.tail_context}"
-    return [Figure(name, 1e3 * seconds, "ms", "bytes over bandwidth", least / seconds, 0.87)]
+def least_seconds(subject: Subject, wanted: Sequence[tuple[int, int]]) -> float:
+    """Return the time in which requests (prompt, answer) could be over at the ceilings: products
+    and attention of prompts, then for each answer's token its own KV and its share of the weights,
+    read once for all streams."""
+    operations = sum(subject.prefill_operations(prompt) for prompt, _ in wanted)
+    read = sum(answer * prompt + answer * (answer - 1) // 2 for prompt, answer in wanted)
+    answers = sum(answer for _, answer in wanted)
+    num_bytes = subject.kv_bytes(read) + subject.weight_bytes() * answers / subject.sizes.streams
+    return operations / subject.product_rate + num_bytes / subject.copy_rate

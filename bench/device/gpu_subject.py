@@ -5,16 +5,16 @@ from __future__ import annotations
 import platform
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
 import torch
 import triton
 
-from bench.device.gpu_sizes import Sizes
+from bench.device.gpu_batches import num_blocks
+from bench.device.gpu_sizes import DRY, FULL, Sizes
 from bench.device.random_weights import random_weights
-from skerry_core.config import BLOCK_SIZE
 from skerry_core.kernels.torch.decoder import DecoderWeights
 from skerry_core.kernels.torch.quantized import Matrix, NarrowWeights, in_fewer_bits
 from skerry_core.runners.torch.torch_runner import Kernels, TorchRunner
@@ -30,6 +30,19 @@ class Subject:
         # Ceilings, per second: bytes copied, operations of a product, bytes to the host and back.
         self.copy_rate = self.product_rate = self.to_host_rate = self.to_device_rate = 0.0
 
+    def measure_ceilings(self) -> None:
+        """Measure the rates that shares are of."""
+        s, is_cuda = self.sizes, self.device.type == "cuda"
+        source = torch.randint(256, (s.copy_bytes,), dtype=torch.uint8, device=self.device)
+        target = torch.empty_like(source)
+        self.copy_rate = 2 * s.copy_bytes / self.kernel_seconds(lambda: target.copy_(source))
+        host = torch.empty(s.copy_bytes // 8, dtype=torch.uint8, pin_memory=is_cuda)
+        part = source[: len(host)]
+        self.to_host_rate = len(host) / self.seconds(lambda: host.copy_(part, non_blocking=True))
+        self.to_device_rate = len(host) / self.seconds(lambda: part.copy_(host, non_blocking=True))
+        a, b = torch.randn(2, s.product, s.product, dtype=s.dtype, device=self.device)
+        self.product_rate = 2 * s.product**3 / self.kernel_seconds(lambda: a @ b)
+
     def describe(self) -> dict[str, str]:
         is_cuda = self.device.type == "cuda"
         name = torch.cuda.get_device_name(self.device) if is_cuda else platform.processor()
@@ -42,24 +55,17 @@ class Subject:
         self,
         kernels: Kernels = "triton",
         deterministic: bool = False,
-        contexts: Sequence[int] = (),
     ) -> TorchRunner:
-        """Open one with room for every measure, or for rows of these contexts alone."""
+        """Open one with room for every measure but the longest contexts."""
         s = self.sizes
-        model = replace(s.model, max_context=max(s.model.max_context, *contexts, 0))
         room = max(
-            self.blocks(max(s.batches), s.context), self.blocks(1, s.prefill),
-            self.blocks(1, s.hand_over), self.blocks(s.streams, s.stream_tokens),
+            num_blocks([s.context + s.chain] * max(s.batches)), num_blocks([s.prefill]),
+            num_blocks([s.hand_over]), num_blocks([s.stream_tokens] * s.streams),
         )  # fmt: skip
-        if contexts:
-            room = sum(self.blocks(1, context) for context in contexts)
         return TorchRunner(
-            model, self.weights, num_blocks=room, max_step_tokens=max(s.prefill, s.streams),
+            s.model, self.weights, num_blocks=room, max_step_tokens=max(s.prefill, s.streams),
             max_samples=max(s.streams, *s.batches), kernels=kernels, deterministic=deterministic,
         )  # fmt: skip
-
-    def blocks(self, rows: int, context: int) -> int:
-        return rows * -(-context // BLOCK_SIZE)
 
     def weight_bytes(self) -> int:
         return weight_bytes(self.weights)
@@ -76,24 +82,50 @@ class Subject:
         return 2 * tokens * parameters + attention
 
     def kernel_seconds(self, run: Callable[[], object]) -> float:
-        """As `seconds`, of what the device does when the next one waits for it already."""
+        """Return the median time of a run that waits on the device already when it begins."""
         return self.seconds(lambda: [run() for _ in range(self.sizes.repeats)]) / self.sizes.repeats
 
     def seconds(self, run: Callable[[], object]) -> float:
-        """Median time of a run, after two that do not count."""
+        """Return the median time of a run, after some that do not count."""
         times = []
-        for index in range(self.sizes.rounds + 2):
+        for index in range(self.sizes.warm_ups + self.sizes.rounds):
             self.wait()
             begun = time.perf_counter()
             run()
             self.wait()
-            if index >= 2:
+            if index >= self.sizes.warm_ups:
                 times.append(time.perf_counter() - begun)
         return statistics.median(times)
 
     def wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def opened(*, is_dry: bool) -> Subject:
+    """Open what is measured, its ceilings known: on the GPU, or where there is none on the CPU."""
+    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    subject = Subject(DRY if is_dry else FULL, device)
+    subject.measure_ceilings()
+    return subject
+
+
+def captured(run: Callable[[], object], device: torch.device) -> Callable[[], object]:
+    """Return what replays the kernels of a run, which writes where it wrote; it runs once before.
+
+    Without CUDA, the run itself.
+    """
+    if device.type != "cuda":
+        return run
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):  # compiles what is not compiled
+        run()
+    torch.cuda.current_stream(device).wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
 
 
 def weight_bytes(weights: DecoderWeights, *, has_head: bool = True) -> int:

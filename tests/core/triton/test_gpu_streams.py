@@ -9,7 +9,6 @@ import torch
 
 pytest.importorskip("triton")
 
-from bench.device.gpu_batches import last_tokens
 from bench.device.gpu_kernels import Gap, Kernel, busy_micros, gaps, idle_share, kernels_of
 from bench.device.gpu_sizes import TINY
 from bench.device.gpu_streams import ClosedLoop, lengths
@@ -80,13 +79,3 @@ def test_a_stream_that_ends_is_followed_by_the_next() -> None:
     assert seen == [(2, 1), (3, 1), (1, 3), (1, 4), (1, 4), (1, 4), (1, 4), (0, 5)]
     assert loop.prompt_tokens == sum(prompt for prompt, _ in wanted)
     assert loop.answer_tokens == sum(answer for _, answer in wanted)
-
-
-def test_rows_of_unlike_contexts_have_blocks_of_their_own() -> None:
-    batch = last_tokens([20, 130, 64])
-    assert batch.block_tables.tolist() == [[0, -1, -1], [1, 2, 3], [4, -1, -1]]
-    assert batch.positions.tolist() == [19, 129, 63]
-    assert batch.query_start.tolist() == [0, 1, 2, 3]
-    weights = random_weights(TINY, torch.device("cpu"), torch.float32)
-    runner = TorchRunner(TINY, weights, num_blocks=5)
-    assert len(runner.execute(batch).token_ids) == 3
