@@ -29,7 +29,7 @@ BUDGETS = {
         "_norm": 272, "_swiglu": 176, "_product": 368, "_product_4": 672, "_product_8": 664,
     },
     "sampling": {
-        "_find_peaks": 456, "_take_peaks": 72, "_fill_bins": 5160, "_sum_bins": 472,
+        "_feed": 112, "find_peaks": 640, "take_peaks": 80, "_fill_bins": 5160, "_sum_bins": 472,
         "_gather": 1408, "_settle": 4240,
     },
     "windows and norms": {

@@ -229,7 +229,9 @@ def launch_fp8_products() -> None:
 
 def launch_sampling() -> None:
     floats, longs = torch.zeros(2), torch.zeros(2, dtype=torch.int64)
+    adjusted = torch.zeros(2, VOCAB)
+    triton_ops.feed(ints(2), ints(2), longs)
     triton_sampling.choose(
-        torch.zeros(2, VOCAB), floats, floats, ints(2), floats, longs, longs, ints(2),
-        searches=(COUNT, MASS, DRAW),
+        adjusted.bfloat16(), floats, floats, ints(2), floats, longs, longs, ints(2), ints(2),
+        searches=(COUNT, MASS, DRAW), adjusted=adjusted,
     )  # fmt: skip

@@ -13,6 +13,7 @@ from skerry_core.config import BLOCK_SIZE, ConfigError, KVFormat, LayerConfig, M
 from skerry_core.runner import HOST_BLOCKS, RunnerSizes, WantedSizes
 from skerry_core.runners.torch import device_sizes
 from skerry_core.runners.torch.device_sizes import (
+    GATHERED,
     PIECE_BLOCKS,
     CardMemory,
     ModelNeed,
@@ -40,21 +41,20 @@ def card(gib: int, weights: int = 15) -> CardMemory:
 def taken(sizes: RunnerSizes, token: int = TOKEN) -> int:
     """Return bytes of all that a runner of 8B has, beside its weights."""
     rows = -(-sizes.max_samples // 32) * 32
-    buckets = [1, 2, 4, 8, 16, *range(32, rows + 1, 32)]
-    logits = 128_256 * 4 * (sum(buckets) + 4 * sizes.max_samples)
+    logits = 128_256 * (rows * (2 + 4 + 1) + 4 * 4 * sizes.max_samples)
+    gathered = 16_384 * rows * (4 + 4 + 8)
     parts = PART * (33 * rows + (sizes.num_blocks + 1) / 4)
-    workspaces = (32 << 20) * (len(buckets) + 1)
     kv = (sizes.num_blocks + 1) * BLOCK
-    return int(kv + sizes.max_step_tokens * token + logits + parts + workspaces)
+    return int(kv + sizes.max_step_tokens * token + logits + gathered + parts + 2 * (32 << 20))
 
 
 @pytest.mark.parametrize(
     ("memory", "need", "sizes"),
     [
-        (card(141), NEED, (14_873, 8192, 256)),
-        (card(80), NEED, (7516, 8192, 192)),  # 256 streams would have 1,879 tokens each
-        (card(24), NEED, (869, 4096, 64)),
-        (card(80), INVARIANT, (7124, 512, 192)),  # 512 pieces of 16.6 kB for each token
+        (card(141), NEED, (14_958, 8192, 256)),
+        (card(80), NEED, (7573, 8192, 192)),  # 256 streams would have 1,886 tokens each
+        (card(24), NEED, (892, 4096, 64)),
+        (card(80), INVARIANT, (7180, 512, 192)),  # 512 pieces of 16.6 kB for each token
     ],
 )
 def test_a_card_is_filled_and_no_more(
@@ -155,9 +155,11 @@ def test_buckets_hold_every_size() -> None:
         assert row_buckets(largest)[-1] >= largest
 
 
-def test_a_piece_is_what_attention_takes() -> None:
+def test_what_is_counted_is_what_kernels_take() -> None:
     pytest.importorskip("triton")
+    from skerry_core.kernels.triton import triton_sampling
     from skerry_core.kernels.triton.attention import SPLIT_BLOCKS
 
+    assert triton_sampling.GATHERED == GATHERED
     assert PIECE_BLOCKS == SPLIT_BLOCKS
     assert PIECE_BLOCKS * BLOCK_SIZE == 256

@@ -65,7 +65,7 @@ def test_a_vocabulary_of_several_chunks() -> None:
 
 @pytest.mark.parametrize("room", [1, 100])
 def test_a_bin_of_more_tokens_than_are_gathered(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
-    monkeypatch.setattr(triton_sampling, "_GATHERED", room)
+    monkeypatch.setattr(triton_sampling, "GATHERED", room)
     logits, batch = random_logits(6, 400, 5, with_ties=True), random_sampling(6, 4)
     batch.samples["temperature"] = 1.7
     expected = sampling.sample(logits, batch).token_ids

@@ -179,12 +179,14 @@ class Decoder:
         return x + branch
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return f32[S, V] of hidden states [S, hidden]."""
-        normed = self._ops.rms_norm(hidden, self.weights.final_norm, self.config.rms_norm_eps)
-        logits = self._ops.linear(normed, self.weights.head, None).float()
-        if self.config.logit_scale != 1:
-            logits = logits * self.config.logit_scale
-        return capped(logits, self.config.logit_cap)
+        """Return logits [S, V] of hidden states [S, hidden]: as they were multiplied, or, where the
+        model scales or caps them, f32."""
+        c = self.config
+        normed = self._ops.rms_norm(hidden, self.weights.final_norm, c.rms_norm_eps)
+        logits = self._ops.linear(normed, self.weights.head, None)
+        if c.logit_scale != 1:
+            logits = logits.float() * c.logit_scale
+        return logits if c.logit_cap is None else capped(logits.float(), c.logit_cap)
 
     def rotated(
         self, index: int, heads: Tensor, positions: Tensor

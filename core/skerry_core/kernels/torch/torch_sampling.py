@@ -27,11 +27,12 @@ COUNT, MASS, DRAW = range(3)  # searches, in this order: where top_k and top_p c
 
 
 class Choose(Protocol):
-    """Steps 4 to 6 as one operation: see `triton_sampling.choose`."""
+    """Steps 4 to 6 as one operation, with the tensors of `styles`: see `triton_sampling.choose`."""
 
     def __call__(
-        self, adjusted: Tensor, temperature: Tensor, top_p: Tensor, top_k: Tensor, lowest: Tensor,
-        seeds: Tensor, positions: Tensor, choices: Tensor, *, searches: Sequence[int] = ...,
+        self, logits: Tensor, temperature: Tensor, top_p: Tensor, top_k: Tensor, lowest: Tensor,
+        seeds: Tensor, positions: Tensor, choices: Tensor, targets: Tensor, *,
+        searches: Sequence[int] = ...,
     ) -> Tensor: ...  # fmt: skip
 
 
@@ -75,30 +76,51 @@ def sample(logits: Tensor, sampling: SamplingBatch, choose: Choose | None = None
     return begin(logits, sampling, choose).result()
 
 
-def begin(logits: Tensor, sampling: SamplingBatch, choose: Choose | None = None) -> Sampled:
+def begin(
+    logits: Tensor,
+    sampling: SamplingBatch,
+    choose: Choose | None = None,
+    chosen: Tensor | None = None,
+) -> Sampled:
     """Do as `sample` does, without waiting. Nothing reads `logits`, or the batch, once this
-    returns, but what the device does before whatever is launched next."""
-    samples = sampling.samples
-    raw = _clean(logits)
-    adjusted = _adjusted(raw, sampling)
-    if choose is None:
-        chosen, targets = _chosen(adjusted, sampling), _to(samples["target"], logits.device).long()
-    else:
-        *style, targets = send(
-            [
-                samples["temperature"], samples["top_p"], samples["top_k"],
-                _lowest(samples["min_p"]), samples["seed"].view(np.int64), samples["position"],
-                samples["choice"], samples["target"],
-            ],
-            logits.device,
-        )  # fmt: skip
-        chosen = choose(adjusted, *style, searches=_searches(samples))
-    chosen = torch.where(targets >= 0, targets, chosen).long()
+    returns, but what the device does before whatever is launched next.
+
+    `chosen` i64[S] was chosen already of logits without NaN, where nothing adjusts them.
+    """
+    samples, raw = sampling.samples, logits
+    if chosen is None:
+        raw = _clean(logits.float())
+        adjusted = _adjusted(raw, sampling)
+        if choose is None:
+            targets = _to(samples["target"], logits.device).long()
+            chosen = torch.where(targets >= 0, targets, _chosen(adjusted, sampling))
+        else:
+            on_device = send(styles(samples), logits.device)
+            chosen = choose(adjusted, *on_device, searches=searches(samples))
     told = HostFetch([chosen, *_asked(raw, chosen, samples["num_logprobs"])])
     return Sampled(chosen, samples["num_logprobs"], told)
 
 
-def _searches(samples: NDArray[np.void]) -> list[int]:
+def adjusts(sampling: SamplingBatch) -> bool:
+    """Return whether logits are changed before tokens are chosen of them."""
+    return bool(
+        len(sampling.history_ids)
+        or len(sampling.bias_ids)
+        or sampling.allowed.shape[1]
+        or draws_typical(sampling.samples).any()
+    )
+
+
+def styles(samples: NDArray[np.void]) -> list[NDArray[Any]]:
+    """Return what `Choose` takes beside logits, each [S]: temperature, top_p, top_k, ln(min_p),
+    seed, position, choice and target."""
+    return [
+        samples["temperature"], samples["top_p"], samples["top_k"], _lowest(samples["min_p"]),
+        samples["seed"].view(np.int64), samples["position"], samples["choice"], samples["target"],
+    ]  # fmt: skip
+
+
+def searches(samples: NDArray[np.void]) -> list[int]:
     """Return the searches that any of the samples needs."""
     drawn = samples[samples["temperature"] >= GREEDY_TEMPERATURE]
     needed = (drawn["top_k"] > 0).any(), (drawn["top_p"] < 1).any(), len(drawn) > 0
@@ -122,7 +144,10 @@ def _clean(logits: Tensor) -> Tensor:
 
 
 def _adjusted(raw: Tensor, sampling: SamplingBatch) -> Tensor:
-    """Apply penalties, bias, grammar mask and typical_p, in that order, to a copy."""
+    """Apply penalties, bias, grammar mask and typical_p, in that order, to a copy; return `raw`
+    itself where there are none."""
+    if not adjusts(sampling):
+        return raw
     adjusted = raw.clone()
     if len(sampling.history_ids):
         _penalize(adjusted, sampling)

@@ -70,7 +70,7 @@ class HostFetch:
             self._tensors = [torch.empty_like(t, device="cpu", pin_memory=True) for t in tensors]
             for host, tensor in zip(self._tensors, tensors, strict=True):
                 host.copy_(tensor, non_blocking=True)
-            self._arrived = torch.cuda.Event()
+            self._arrived = torch.cuda.Event(blocking=True)  # waits without taking a core
             self._arrived.record(torch.cuda.current_stream(tensors[0].device))
 
     def wait(self) -> list[Tensor]:

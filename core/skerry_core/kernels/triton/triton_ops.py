@@ -112,6 +112,21 @@ def rotate_and_store(
     )  # fmt: skip
 
 
+def feed(token_ids: Tensor, sources: Tensor, made: Tensor) -> None:
+    """Put tokens that the step before made into `token_ids` i32[T]: `made` i64[S] at `sources`
+    i32[T], where that is at least 0. Where none was possible, -1, the row runs with any."""
+    count = len(token_ids)
+    _feed[(triton.cdiv(count, _CHUNK),)](token_ids, sources, made, count, CHUNK=_CHUNK)
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def _feed(token_ids, sources, made, tokens, CHUNK: tl.constexpr):
+    i = tl.program_id(0) * CHUNK + tl.arange(0, CHUNK)
+    source = tl.load(sources + i, mask=i < tokens, other=-1)
+    token = tl.load(made + source, mask=source >= 0, other=0).to(tl.int32)
+    tl.store(token_ids + i, tl.maximum(token, 0), mask=source >= 0)
+
+
 @triton.jit
 def _rotate_and_store(
     heads, kv, scales, positions, slots, cos, sin, q_norm, k_norm, value_offset, eps,

@@ -20,7 +20,6 @@ left: where top_k cuts, where top_p does, and the token that is drawn.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import triton
@@ -28,15 +27,16 @@ import triton.language as tl
 from torch import Tensor
 
 from skerry_core.kernels.torch.torch_sampling import COUNT, DRAW, MASS
-from skerry_core.kernels.triton.triton_math import sortable
+from skerry_core.kernels.triton.triton_peaks import find_peaks, take_peaks
 from skerry_core.kernels.triton.triton_search import (
     bins_of,
     bounds_of,
     count_from,
-    logit_of,
+    least_share,
     mass_from,
     token_at,
     uniform,
+    wanted_bin,
     weigh,
     weight_of,
     weights_of,
@@ -46,19 +46,17 @@ from skerry_core.sampling import GREEDY_TEMPERATURE
 _SLICE = 8192  # tokens of a program
 _BINS = 16  # the last but one is of all that is less likely, the last of what min_p leaves out
 _CHUNK = 4096  # gathered tokens that are bisected together
-_GATHERED = 16_384  # tokens of a bin at most that are gathered; of a larger one all are bisected
+GATHERED = 16_384  # tokens of a bin at most that are gathered; of a larger one all are bisected
 
 _COUNT: tl.constexpr = tl.constexpr(COUNT)
 _MASS: tl.constexpr = tl.constexpr(MASS)
 _DRAW: tl.constexpr = tl.constexpr(DRAW)
 _NONE: tl.constexpr = tl.constexpr(-1)
 _GREEDY: tl.constexpr = tl.constexpr(float(GREEDY_TEMPERATURE))
-_HIGHEST_ID: tl.constexpr = tl.constexpr(0x7FFFFFFF)
-_LEAST_PEAK: tl.constexpr = tl.constexpr(-(1 << 63))
 
 
 def choose(
-    adjusted: Tensor,  # f32[S, V]  without NaN
+    logits: Tensor,  # [S, V]
     temperature: Tensor,  # f32[S]
     top_p: Tensor,  # f32[S]
     top_k: Tensor,  # i32[S]  0: off
@@ -66,22 +64,31 @@ def choose(
     seeds: Tensor,  # i64[S]  bits of the u64
     positions: Tensor,  # i64[S]
     choices: Tensor,  # i32[S]
+    targets: Tensor,  # i32[S]  at least 0: what is chosen, whatever the logits are
     *,
     searches: Sequence[int] = (COUNT, MASS, DRAW),  # at least those that any sample needs
+    adjusted: Tensor | None = None,  # f32[S, V]  written: the logits without NaN
+    chosen: Tensor | None = None,  # i64[S]  written
 ) -> Tensor:
-    """Choose as `sampling.choose` does: i32[S], -1 where every logit is -inf."""
-    rows, vocab_size = adjusted.shape
+    """Choose as `sampling.choose` does: i64[S], -1 where every logit is -inf. Logits have no NaN
+    and are f32, unless `adjusted` is given."""
+    rows, vocab_size = logits.shape
     slices = triton.cdiv(vocab_size, _SLICE)
 
     def new(dtype: torch.dtype, *shape: int) -> Tensor:
-        return torch.empty(rows, *shape, dtype=dtype, device=adjusted.device)
+        return torch.empty(rows, *shape, dtype=dtype, device=logits.device)
 
-    chosen, largest, peaks = new(torch.int32), new(torch.float32), new(torch.int64, slices)
+    if chosen is None:
+        chosen = new(torch.int64)
+    largest, peaks = new(torch.float32), new(torch.int64, slices)
     if not rows:
         return chosen
-    many: dict[str, Any] = {"SLICES": triton.next_power_of_2(slices), "BINS": _BINS}
-    _find_peaks[(rows, slices)](adjusted, peaks, vocab_size, SLICE=_SLICE, num_warps=8)
-    _take_peaks[(rows,)](peaks, largest, chosen, slices, SLICES=many["SLICES"], num_warps=1)
+    padded = triton.next_power_of_2(slices)
+    cleans, adjusted = adjusted is not None, logits if adjusted is None else adjusted
+    find_peaks[(rows, slices)](
+        logits, adjusted, peaks, vocab_size, CLEANS=cleans, SLICE=_SLICE, num_warps=8
+    )
+    take_peaks[(rows,)](peaks, targets, largest, chosen, slices, SLICES=padded, num_warps=1)
     if not searches:
         return chosen
     counts, masses = new(torch.int32, slices, _BINS), new(torch.int64, slices, _BINS)
@@ -95,9 +102,10 @@ def choose(
     style = top_k, top_p, seeds, positions, choices
     state = *running, totals, stages, limits
     _sum_bins[(rows,)](
-        largest, temperature, *style, counts, masses, *state, slices, **many, num_warps=4
-    )
-    room = min(_GATHERED, vocab_size)
+        largest, temperature, *style, counts, masses, *state, slices, SLICES=padded, BINS=_BINS,
+        num_warps=4,
+    )  # fmt: skip
+    room = min(GATHERED, vocab_size)
     found, weights = (new(torch.float32, room), new(torch.int32, room)), new(torch.int64, room)
     for search in searches:
         _gather[(rows, slices)](
@@ -110,31 +118,6 @@ def choose(
             SEARCH=search, ROOM=room, CHUNK=_CHUNK, BINS=_BINS, num_warps=8,
         )  # fmt: skip
     return chosen
-
-
-@triton.jit
-def _find_peaks(adjusted, peaks, vocab_size, SLICE: tl.constexpr):
-    """Find a slice's largest logit and the lowest id that has it: one number, the key above."""
-    row, piece = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    ids = piece * SLICE + tl.arange(0, SLICE)
-    is_token = ids < vocab_size
-    x = tl.load(adjusted + row * vocab_size + ids, mask=is_token, other=float("-inf"))
-    pairs = (sortable(x).to(tl.int64) << 32) + (-ids + _HIGHEST_ID)
-    peak = tl.max(tl.where(is_token, pairs, _LEAST_PEAK), axis=0)
-    tl.store(peaks + row * tl.num_programs(1) + piece, peak)
-
-
-@triton.jit
-def _take_peaks(peaks, largests, chosen, slices, SLICES: tl.constexpr):
-    """Take the largest logit of a row, and its token, as if it were greedy."""
-    row, piece = tl.program_id(0), tl.arange(0, SLICES)
-    peak = tl.max(
-        tl.load(peaks + row * slices + piece, mask=piece < slices, other=_LEAST_PEAK), axis=0
-    )
-    largest = logit_of(peak >> 32)
-    tl.store(largests + row, largest)
-    token = -(peak & 0xFFFFFFFF) + _HIGHEST_ID
-    tl.store(chosen + row, tl.where(largest == float("-inf"), -1, token).to(tl.int32))
 
 
 @triton.jit
@@ -196,11 +179,7 @@ def _aim(
     top_p = tl.load(top_ps + row).to(tl.float64)
     if MAY_CUT & (top_p < 1):
         tl.store(stages + row, _MASS)
-        limit = tl.maximum(top_p * total.to(tl.float64), 1.0)
-        least = tl.ceil(limit).to(tl.int64)  # that is `limit` or more as a float64
-        while (least - 1).to(tl.float64) >= limit:
-            least -= 1
-        tl.store(limits + row, least)
+        tl.store(limits + row, least_share(top_p, total))
     else:
         tl.store(stages + row, _DRAW)
         u = uniform(tl.load(seeds + row), tl.load(positions + row), tl.load(choices + row))
@@ -217,7 +196,10 @@ def _gather(
     row, piece = tl.program_id(0).to(tl.int64), tl.program_id(1)
     if tl.load(stages + row) != SEARCH:
         return
-    wanted, size, _, _ = _wanted_bin(row, running_counts, running_masses, limits, SEARCH, BINS)
+    limit = tl.load(limits + row)
+    wanted, size, _, _ = wanted_bin(
+        row, running_counts, running_masses, limit, SEARCH == _COUNT, BINS
+    )
     if size > ROOM:
         return
     ids = piece * SLICE + tl.arange(0, SLICE)
@@ -242,8 +224,11 @@ def _settle(
     if tl.load(stages + row) != SEARCH:
         return
     largest, temperature = tl.load(largests + row), tl.load(temperatures + row)
-    _, size, before, above = _wanted_bin(row, running_counts, running_masses, limits, SEARCH, BINS)
-    limit, is_found = tl.load(limits + row), size <= ROOM
+    limit = tl.load(limits + row)
+    _, size, before, above = wanted_bin(
+        row, running_counts, running_masses, limit, SEARCH == _COUNT, BINS
+    )
+    is_found = size <= ROOM
     weights = found_weights + row * ROOM
     if is_found:
         logits = found + row * ROOM
@@ -280,19 +265,4 @@ def _settle(
         rank = (limit - 1 - beyond) // weight
         names = found_ids + row * ROOM
         token = token_at(logits, names, size, is_found, low, rank, CHUNK)
-        tl.store(chosen + row, token)
-
-
-@triton.jit
-def _wanted_bin(
-    row, running_counts, running_masses, limits, SEARCH: tl.constexpr, BINS: tl.constexpr
-):
-    """Return the bin in which a limit falls, its tokens, how many come before, and their weight."""
-    b, limit = tl.arange(0, BINS), tl.load(limits + row)
-    counts = tl.load(running_counts + row * BINS + b)
-    masses = tl.load(running_masses + row * BINS + b)
-    running = counts if SEARCH == _COUNT else masses
-    wanted = tl.sum((running < limit).to(tl.int32), axis=0)
-    before = tl.sum(tl.where(b == wanted - 1, counts, 0), axis=0)
-    above = tl.sum(tl.where(b == wanted - 1, masses, 0), axis=0)
-    return wanted, tl.sum(tl.where(b == wanted, counts, 0), axis=0) - before, before, above
+        tl.store(chosen + row, token.to(tl.int64))

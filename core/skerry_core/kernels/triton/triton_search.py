@@ -126,3 +126,28 @@ def uniform(seed, position, choice):
     w0, w1, _, _ = tl.philox(seed, low, high, choice.to(tl.uint32), zero)
     bits = (w0.to(tl.int64) << 20) | (w1 >> 12).to(tl.int64)
     return (bits.to(tl.float64) + 0.5) * 2.220446049250313e-16  # 2^-52
+
+
+@triton.jit
+def least_share(top_p, total):
+    """Return the least integer that, as a float64, is `top_p` of a total or more, and 1 or more."""
+    limit = tl.maximum(top_p * total.to(tl.float64), 1.0)
+    least = tl.ceil(limit).to(tl.int64)
+    while (least - 1).to(tl.float64) >= limit:
+        least -= 1
+    return least
+
+
+@triton.jit
+def wanted_bin(
+    row, running_counts, running_masses, limit, IS_COUNT: tl.constexpr, BINS: tl.constexpr
+):
+    """Return the bin in which a limit falls, its tokens, how many come before, and their weight."""
+    b = tl.arange(0, BINS)
+    counts = tl.load(running_counts + row * BINS + b)
+    masses = tl.load(running_masses + row * BINS + b)
+    running = counts if IS_COUNT else masses
+    wanted = tl.sum((running < limit).to(tl.int32), axis=0)
+    before = tl.sum(tl.where(b == wanted - 1, counts, 0), axis=0)
+    above = tl.sum(tl.where(b == wanted - 1, masses, 0), axis=0)
+    return wanted, tl.sum(tl.where(b == wanted, counts, 0), axis=0) - before, before, above

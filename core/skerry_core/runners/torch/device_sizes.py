@@ -1,7 +1,8 @@
 """How many streams, tokens of a step and blocks of KV a device's memory has room for.
 
-What the weights leave is KV's, but for what a step needs meanwhile: activations of its tokens, the
-logits that each captured graph keeps, cuBLAS's workspaces, parts of attention. A step has 8,192
+What the weights leave is KV's, but for what a step needs meanwhile: activations of its tokens,
+logits and what is chosen of them, cuBLAS's workspaces, parts of attention. All captured graphs
+share it. A step has 8,192
 tokens unless their activations take more than an eighth of the room, and there are 256 streams
 unless that leaves each less than 2,048 tokens of KV.
 """
@@ -18,8 +19,10 @@ from skerry_core.runner import RunnerSizes, WantedSizes
 PIECE_BLOCKS = 4  # of KV, that attention takes in one piece (`kernels.triton.attention`)
 USUAL_PIECES = 32  # of a row's context, that a graph has room for: 8,192 tokens
 _ROW_STEP = 32  # rows of a graph: above it its multiples
-_WORKSPACE_BYTES = 32 << 20  # of cuBLAS on Hopper, for each stream that a graph was captured on
-_SAMPLING_COPIES = 4  # of the logits, in float32
+_WORKSPACE_BYTES = 2 * (32 << 20)  # of cuBLAS on Hopper: steps' stream and that of captures
+_ADJUSTING_COPIES = 4  # of the logits, in float32, where penalties, masks or logprobs need them
+GATHERED = 16_384  # tokens of a row, at most, that a search keeps beside the logits
+_GATHERED_BYTES = 4 + 4 + 8  # of each: logit, id and weight
 _RESERVED = 20  # one part of so many of the memory: fragments, kernels, what others take
 _SCRATCH = 8  # a step's activations take one part of so many at most
 _STEP_TOKENS = (8192, 4096, 2048, 1024, 512)
@@ -55,10 +58,12 @@ class ModelNeed:
 
     def streams_bytes(self, streams: int) -> int:
         """Return bytes that so many streams take beside their KV and their tokens."""
-        buckets = row_buckets(streams)
-        logits = 4 * self.config.vocab_size * (sum(buckets) + _SAMPLING_COPIES * streams)
-        pieces = buckets[-1] * min(self._longest(), USUAL_PIECES + 1)
-        return logits + pieces * self._part_bytes() + _WORKSPACE_BYTES * (len(buckets) + 1)
+        rows, vocab_size = row_buckets(streams)[-1], self.config.vocab_size
+        logits = (self.element_bytes + 4 + 1) * vocab_size  # as multiplied, in float32, and bins
+        gathered = _GATHERED_BYTES * min(GATHERED, vocab_size)
+        copies = 4 * _ADJUSTING_COPIES * vocab_size * streams
+        parts = min(self._longest(), USUAL_PIECES + 1) * self._part_bytes()
+        return rows * (logits + gathered + parts) + copies + _WORKSPACE_BYTES
 
     def kept_bytes(self) -> int:
         """Return bytes of a block, with its share of the parts of decoding's attention."""

@@ -197,7 +197,7 @@ class TorchRunner:
                 torch.zeros(1, dtype=t, device=device) for t in (torch.int32, torch.long)
             )
             style = floats[0]
-            self._choose(logits, style, style, ints, style, longs, longs, ints)
+            self._choose(logits, style, style, ints, style, longs, longs, ints, ints)
 
     def execute(self, batch: ForwardBatch) -> StepResult:
         self.launch(batch)
@@ -207,8 +207,8 @@ class TorchRunner:
     def launch(self, batch: ForwardBatch) -> None:
         check_batch(batch, self)
         _use_threads(self._threads)
-        self._logits = self._steps.run(batch, self._made)
-        sampled = begin(self._logits, batch.sampling, self._choose)
+        self._logits, chosen = self._steps.run(batch, self._made)
+        sampled = begin(self._logits, batch.sampling, self._choose, chosen)
         self._made = sampled.chosen
         self._under_way.append(sampled)
 
@@ -216,7 +216,7 @@ class TorchRunner:
         return self._under_way.popleft().result()
 
     def last_logits(self) -> Float32:
-        logits: Float32 = self._logits.cpu().numpy()
+        logits: Float32 = self._logits.float().cpu().numpy()
         return logits
 
     def export_block(self, block: int) -> NDArray[np.generic]:

@@ -17,12 +17,14 @@ from skerry_core.runners.torch.paged_kv import PagedKV
 
 
 class Steps(Protocol):
-    """A model over paged KV: writes the KV of a step's tokens, and returns logits."""
+    """A model over paged KV: writes the KV of a step's tokens, and returns logits, and perhaps
+    what is chosen of them."""
 
     def warm_up(self, progress: Progress) -> None: ...
 
-    def run(self, batch: ForwardBatch, made: Tensor) -> Tensor:
-        """Run a step; return logits f32[S, V] on the device, valid until the next call.
+    def run(self, batch: ForwardBatch, made: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Run a step; return logits [S, V] on the device, and the tokens i64[S], of logits without
+        NaN, where nothing adjusts these; valid until the next call.
 
         `made` i64 has the tokens that the step before made: see `ForwardBatch.feeds`.
         """
@@ -39,7 +41,7 @@ class PlainSteps:
     def warm_up(self, progress: Progress) -> None:
         progress("torch has nothing to compile", 1.0)
 
-    def run(self, batch: ForwardBatch, made: Tensor) -> Tensor:
+    def run(self, batch: ForwardBatch, made: Tensor) -> tuple[Tensor, None]:
         device = self._kv.kv.device
         rows = torch_attention.StepRows.of(batch, device)
 
@@ -50,7 +52,7 @@ class PlainSteps:
             return torch_attention.attend(kv, rows, q, self._decoder.attention_form(layer))
 
         hidden = self._decoder.hidden(_token_ids(batch, made), attend)
-        return self._decoder.logits(hidden[_samples(batch, device)])
+        return self._decoder.logits(hidden[_samples(batch, device)]), None
 
 
 class TiledSteps:
@@ -63,7 +65,7 @@ class TiledSteps:
     def warm_up(self, progress: Progress) -> None:
         progress("torch has nothing to compile", 1.0)
 
-    def run(self, batch: ForwardBatch, made: Tensor) -> Tensor:
+    def run(self, batch: ForwardBatch, made: Tensor) -> tuple[Tensor, None]:
         device = self._kv.kv.device
         hidden = []
         for tile in torch_invariant.tiles(batch, _token_ids(batch, made), self._kv.num_blocks):
@@ -71,8 +73,8 @@ class TiledSteps:
         sampled = torch.cat(hidden)[_samples(batch, device)]
         pieces = [self._decoder.logits(piece) for piece in torch_invariant.in_tiles(sampled)]
         if not pieces:
-            return torch.empty(0, self._decoder.config.vocab_size, device=device)
-        return torch.cat(pieces)[: batch.num_samples]
+            return torch.empty(0, self._decoder.config.vocab_size, device=device), None
+        return torch.cat(pieces)[: batch.num_samples], None
 
     def _run_tile(self, tile: torch_invariant.Tile) -> Tensor:
         def attend(layer: int, heads: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from skerry_core.batch import ForwardBatch, Int32
 from skerry_core.config import BLOCK_SIZE
+from skerry_core.kernels.torch.torch_sampling import adjusts, styles
 from skerry_core.kernels.triton.attention import (
     SPLIT_BLOCKS,
     SPLIT_TILE,
@@ -43,6 +44,8 @@ class Arrangement:
     positions: Int32  # i32[T]
     slots: Int32  # i32[T]          where each token's KV goes: block * 64 + slot
     samples: Int32  # i32[S]
+    sources: Int32  # i32[T]  the sample of the step before that makes the token; -1: none does
+    styles: list[NDArray[Any]]  # of `torch_sampling.styles`, each [S]
     tables: Int32  # i32[R, M]      unused entries are 0
     split_tiles: tuple[Int32, Int32, Int32]  # rows, starts and lengths of `Tiles`
     whole_tiles: tuple[Int32, Int32, Int32]
@@ -51,24 +54,33 @@ class Arrangement:
     @property
     def arrays(self) -> list[NDArray[Any]]:
         return [
-            self.token_ids, self.positions, self.slots, self.samples, self.tables,
-            *self.split_tiles, *self.whole_tiles, *self.pieces.arrays,
+            self.token_ids, self.positions, self.slots, self.samples, self.sources, self.tables,
+            *self.split_tiles, *self.whole_tiles, *self.pieces.arrays, *self.styles,
         ]  # fmt: skip
 
 
 def arrange(batch: ForwardBatch, group: int, *, is_invariant: bool) -> Arrangement:
-    """Arrange a step: rows of one token attend in pieces, longer ones in one, unless invariant."""
+    """Arrange a step: rows of one token attend in pieces, longer ones in one, unless invariant.
+
+    Where something adjusts logits first, tokens are chosen in the cheapest way, and then again.
+    """
     starts, counts = batch.query_start[:-1], np.diff(batch.query_start)
     owners = np.repeat(np.arange(batch.num_rows), counts)
     blocks = batch.block_tables[owners, batch.positions // BLOCK_SIZE]
     is_split = np.full(batch.num_rows, True) if is_invariant else counts == 1
     tables = np.maximum(batch.block_tables, 0)
     split_tiles = tiles(starts, counts, is_split, tile_tokens(SPLIT_TILE, group))
+    sources = np.full(batch.num_tokens, -1, np.int32)
+    if batch.feeds is not None:
+        sources[batch.feeds[:, 0]] = batch.feeds[:, 1]
+    samples = batch.sampling.samples
     return Arrangement(
         token_ids=batch.token_ids,
         positions=batch.positions,
         slots=(blocks * BLOCK_SIZE + batch.positions % BLOCK_SIZE).astype(np.int32),
         samples=batch.sample_tokens,
+        sources=sources,
+        styles=styles(np.zeros_like(samples) if adjusts(batch.sampling) else samples),
         tables=tables,
         split_tiles=split_tiles,
         whole_tiles=tiles(starts, counts, ~is_split, tile_tokens(WHOLE_TILE, group)),
@@ -111,14 +123,15 @@ def pieces_of(tiles: tuple[Int32, Int32, Int32], positions: Int32, tables: Int32
 def pad(step: Arrangement, rows: int, most_pieces: int, scratch: int) -> Arrangement:
     """Pad a decoding step to `rows` rows and samples, and a list of `most_pieces` pieces.
 
-    Padding is rows of one token, whose KV is written to block `scratch` and read back.
+    Padding is rows of one token, whose KV is written to block `scratch` and read back, and whose
+    sample is greedy.
     """
     used, pieces = len(step.token_ids), step.pieces
     padding = np.arange(used, rows, dtype=np.int32)
     count = len(pieces.tiles) + len(padding)  # each row of padding has one
 
-    def filled(array: Int32, value: int, size: int = rows) -> Int32:
-        rest = np.full((size - len(array), *array.shape[1:]), value, np.int32)
+    def filled(array: NDArray[Any], value: int, size: int = rows) -> NDArray[Any]:
+        rest = np.full((size - len(array), *array.shape[1:]), value, array.dtype)
         return np.concatenate([array, rest])
 
     tile_rows, starts, lengths = step.split_tiles
@@ -130,6 +143,8 @@ def pad(step: Arrangement, rows: int, most_pieces: int, scratch: int) -> Arrange
         positions=filled(step.positions, 0),
         slots=filled(step.slots, scratch * BLOCK_SIZE),
         samples=filled(step.samples, 0),
+        sources=filled(step.sources, -1),
+        styles=[filled(style, 0) for style in step.styles],
         tables=np.zeros((rows, 0), np.int32),  # whole tiles', of which there are none
         split_tiles=(
             np.concatenate([tile_rows, padding]),

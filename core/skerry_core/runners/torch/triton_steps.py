@@ -1,10 +1,14 @@
 """How a step runs on a GPU: our kernels between cuBLAS's products, decoding as captured graphs.
 
 A step that only decodes is padded to a bucket of rows, and replays the graph of that bucket,
-whatever its contexts: one launch, no Python in between. Its inputs lie where the graph reads them,
-and arrive in one transfer. A step with longer rows runs kernel by kernel: the device has enough to
-do meanwhile. So does one whose rows share more KV than its graph lists pieces for. Neither waits
-for the device; what reads the result does.
+whatever its contexts: one launch from the tokens that the step before made to those that it makes,
+no Python in between. Its inputs lie where the graph reads them, and arrive in one transfer. A step
+with longer rows runs kernel by kernel: the device has enough to do meanwhile. So does one whose
+rows share more KV than its graph lists pieces for. Neither waits for the device; what reads the
+result does.
+
+All graphs share their memory, the place of their logits and that of their tokens, since only one
+runs at a time.
 
 When invariant, every row of every step takes the same kernels in tiles of the same shape: products
 are our own, and all attention goes in pieces of 256 tokens, merged in order.
@@ -15,6 +19,7 @@ Without a GPU the same code runs, uncaptured, in Triton's interpreter.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,7 +32,15 @@ from skerry_core.config import BLOCK_SIZE
 from skerry_core.kernels.torch import torch_ops
 from skerry_core.kernels.torch.decoder import Decoder
 from skerry_core.kernels.torch.torch_ops import Ops
-from skerry_core.kernels.torch.torch_staging import feed, send
+from skerry_core.kernels.torch.torch_sampling import (
+    COUNT,
+    DRAW,
+    MASS,
+    adjusts,
+    searches,
+    styles,
+)
+from skerry_core.kernels.torch.torch_staging import send
 from skerry_core.kernels.triton import matmul as triton_matmul
 from skerry_core.kernels.triton import triton_ops
 from skerry_core.kernels.triton.attention import (
@@ -39,6 +52,7 @@ from skerry_core.kernels.triton.attention import (
     attend_whole,
     tile_tokens,
 )
+from skerry_core.kernels.triton.triton_sampling import choose
 from skerry_core.runner import Progress
 from skerry_core.runners.torch.device_sizes import row_buckets
 from skerry_core.runners.torch.paged_kv import PagedKV
@@ -50,6 +64,7 @@ from skerry_core.runners.torch.triton_arrangement import (
     pieces_of,
     tiles,
 )
+from skerry_core.sampling import SAMPLE
 
 TRITON_OPS = Ops(
     linear=triton_matmul.linear, rms_norm=triton_ops.rms_norm,
@@ -58,6 +73,7 @@ TRITON_OPS = Ops(
 )  # fmt: skip
 INVARIANT_TRITON_OPS = replace(TRITON_OPS, linear=triton_matmul.invariant_linear)
 _PREFILLS = (16, 32, 64)  # tokens: products have a tile for each
+_SEARCHES = (COUNT, MASS, DRAW)  # of every graph; a row makes those that it needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,26 +84,24 @@ class _Inputs:
     positions: Tensor
     slots: Tensor
     samples: Tensor
+    sources: Tensor
     tables: Tensor
     split_tiles: Tiles
     whole_tiles: Tiles
     pieces: ContextPieces  # of the split tiles
+    styles: list[Tensor]
 
     @classmethod
     def of(cls, step: Arrangement, device: torch.device, into: Tensor | None = None) -> _Inputs:
-        ids, positions, slots, samples, tables, *tiles = send(step.arrays, device, into)
+        sent = send(step.arrays, device, into)
+        ids, positions, slots, samples, sources, tables, *tiles = sent[: -len(step.styles)]
         longest = [int(part[2].max(initial=1)) for part in (step.split_tiles, step.whole_tiles)]
         split = Tiles(tiles[0], tiles[1], tiles[2], longest[0])
         whole = Tiles(tiles[3], tiles[4], tiles[5], longest[1])
         owners, indices, blocks, parts, count = tiles[6:]
         pieces = ContextPieces(owners, indices, blocks, parts, count, step.pieces.num_parts)
-        return cls(ids, positions, slots, samples, tables, split, whole, pieces)
-
-
-@dataclass(frozen=True, slots=True)
-class _Graph:
-    graph: torch.cuda.CUDAGraph
-    logits: Tensor  # f32[rows, V], overwritten by each replay
+        styles = sent[-len(step.styles) :]
+        return cls(ids, positions, slots, samples, sources, tables, split, whole, pieces, styles)
 
 
 class TritonSteps:
@@ -102,33 +116,44 @@ class TritonSteps:
         self._device = kv.kv.device
         self._is_captured = self._device.type == "cuda"
         self._rows = row_buckets(max_rows)
-        self._graphs: dict[int, _Graph] = {}  # by rows
-        self._memory: Any = None  # of all graphs: only one runs at a time
-        step = self._padding(self._rows[-1])
-        room = sum(array.nbytes + 16 for array in step.arrays)
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}  # by rows
+        self._memory: Any = None  # of all graphs
+        self._side: torch.cuda.Stream | None = None  # where they are captured
+        most = self._rows[-1]
+        room = sum(array.nbytes + 16 for array in self._padding(most).arrays)
         self._inputs = torch.zeros(room, dtype=torch.uint8, device=self._device)
+        self._logits = torch.empty(most, config.vocab_size, device=self._device)
+        self._made = torch.zeros(most, dtype=torch.long, device=self._device)
 
     def warm_up(self, progress: Progress) -> None:
         """Compile every kernel and capture every graph, the largest first: they share memory."""
         progress("compiling Triton's kernels", 0.0)
         for count in _PREFILLS:
-            self._run(_Inputs.of(self._prefill(count), self._device))
+            self._run(_Inputs.of(self._prefill(count), self._device), _SEARCHES)
         for done, rows in enumerate(self._rows[::-1] if self._is_captured else []):
             progress("capturing CUDA graphs", done / len(self._rows))
-            self._decode(self._placed(self._padding(rows)))
+            self._decode(self._padding(rows), rows)
         progress("Triton's kernels are ready", 1.0)
 
-    def run(self, batch: ForwardBatch, made: Tensor) -> Tensor:
+    def run(self, batch: ForwardBatch, made: Tensor) -> tuple[Tensor, Tensor | None]:
+        if batch.feeds is not None and made.data_ptr() != self._made.data_ptr():
+            self._made[: len(made)].copy_(made)  # of logits that were adjusted
+        self._choose(batch)
+        logits, chosen = (of_all[: batch.num_samples] for of_all in (self._logits, self._made))
+        if adjusts(batch.sampling):
+            return logits, None
+        # Without a GPU nothing carries them away before the next step is launched.
+        return logits, chosen if self._is_captured else chosen.clone()
+
+    def _choose(self, batch: ForwardBatch) -> None:
+        """Leave a step's logits and tokens in their places."""
         step = arrange(batch, self._group, is_invariant=self._is_invariant)
         if batch.num_tokens == batch.num_rows <= self._rows[-1] and batch.num_samples:
             rows = self._rows[bisect_left(self._rows, batch.num_rows)]
             if len(step.pieces.tiles) + rows - batch.num_rows <= self._most_pieces(rows):
-                inputs = self._placed(self._padded(step, rows))
-                feed(inputs.token_ids, batch.feeds, made)
-                return self._decode(inputs)[: batch.num_samples]
-        inputs = _Inputs.of(step, self._device)
-        feed(inputs.token_ids, batch.feeds, made)
-        return self._run(inputs)
+                return self._decode(self._padded(step, rows), rows)
+        is_adjusted, samples = adjusts(batch.sampling), batch.sampling.samples
+        return self._run(_Inputs.of(step, self._device), () if is_adjusted else searches(samples))
 
     def _most_pieces(self, rows: int) -> int:
         return most_pieces(rows, self._kv.num_blocks, self._decoder.config.max_context)
@@ -140,8 +165,11 @@ class TritonSteps:
         """Return a step of padding alone."""
         empty = np.zeros(0, np.int32)
         tables, nothing = np.zeros((0, 0), np.int32), (empty, empty, empty)
-        pieces = pieces_of(nothing, empty, tables)
-        step = Arrangement(empty, empty, empty, empty, tables, nothing, nothing, pieces)
+        step = Arrangement(
+            token_ids=empty, positions=empty, slots=empty, samples=empty, sources=empty,
+            styles=styles(np.zeros(0, SAMPLE)), tables=tables, split_tiles=nothing,
+            whole_tiles=nothing, pieces=pieces_of(nothing, empty, tables),
+        )  # fmt: skip
         return self._padded(step, rows)
 
     def _prefill(self, count: int) -> Arrangement:
@@ -155,6 +183,7 @@ class TritonSteps:
         return Arrangement(
             token_ids=np.zeros_like(counting), positions=counting,
             slots=self._kv.num_blocks * BLOCK_SIZE + counting, samples=counting[-1:],
+            sources=np.full_like(counting, -1), styles=styles(np.zeros(1, SAMPLE)),
             tables=tables, split_tiles=split,
             whole_tiles=tiles(starts, counts, ~is_split, most[1]),
             pieces=pieces_of(split, counting, tables),
@@ -164,30 +193,32 @@ class TritonSteps:
         """Place a padded step where its graph expects it."""
         return _Inputs.of(step, self._device, self._inputs)
 
-    def _decode(self, inputs: _Inputs) -> Tensor:
-        """Compute the logits of a padded step."""
+    def _decode(self, step: Arrangement, rows: int) -> None:
+        """Run a step that is padded to so many rows."""
         if not self._is_captured:
-            return self._run(inputs)
-        rows = len(inputs.token_ids)
+            return self._run(self._placed(step), _SEARCHES)
         if rows not in self._graphs:
-            self._graphs[rows] = self._capture(inputs)
-        self._graphs[rows].graph.replay()
-        return self._graphs[rows].logits
+            self._graphs[rows] = self._capture(self._placed(self._padding(rows)))
+        self._placed(step)
+        self._graphs[rows].replay()
 
-    def _capture(self, inputs: _Inputs) -> _Graph:
-        stream = torch.cuda.Stream(self._device)
-        stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(stream):  # compiles what is not compiled: not while capturing
-            self._run(inputs)
-        torch.cuda.current_stream(self._device).wait_stream(stream)
-        if self._memory is None:
+    def _capture(self, inputs: _Inputs) -> torch.cuda.CUDAGraph:
+        if self._side is None:
+            self._side = torch.cuda.Stream(self._device)
             self._memory = torch.cuda.graph_pool_handle()
+        steps, made = torch.cuda.current_stream(self._device), self._made.clone()
+        self._side.wait_stream(steps)
+        with torch.cuda.stream(self._side):  # compiles what is not compiled: not while capturing
+            self._run(inputs, _SEARCHES)
+        steps.wait_stream(self._side)
+        self._made.copy_(made)  # the next step may be fed
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._memory):
-            logits = self._run(inputs)
-        return _Graph(graph, logits)
+        with torch.cuda.graph(graph, pool=self._memory, stream=self._side):
+            self._run(inputs, _SEARCHES)
+        return graph
 
-    def _run(self, inputs: _Inputs) -> Tensor:
+    def _run(self, inputs: _Inputs, searches: Sequence[int]) -> None:
+        """Launch a step, from the tokens of the one before to its own."""
         decoder, config = self._decoder, self._decoder.config
         has_split, has_whole = (
             len(tiles.rows) > 0 for tiles in (inputs.split_tiles, inputs.whole_tiles)
@@ -214,5 +245,10 @@ class TritonSteps:
                 )  # fmt: skip
             return out
 
+        triton_ops.feed(inputs.token_ids, inputs.sources, self._made)
         hidden = decoder.hidden(inputs.token_ids, attend)
-        return decoder.logits(hidden.index_select(0, inputs.samples))
+        count = len(inputs.samples)
+        choose(
+            decoder.logits(hidden.index_select(0, inputs.samples)), *inputs.styles,
+            searches=searches, adjusted=self._logits[:count], chosen=self._made[:count],
+        )  # fmt: skip
