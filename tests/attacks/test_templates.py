@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from skerry.errors import InvalidInput
-from skerry_edge.text.foreign_template import ForeignTemplate
 from skerry_edge.text.model import TextModel
-from skerry_edge.text.render_budget import TemplateLimit
-from skerry_edge.text.template import MAX_SECONDS, ChatTemplate, TemplateError
+from skerry_edge.text.templates.foreign_template import ForeignTemplate
+from skerry_edge.text.templates.sandbox import TemplateLimit
+from skerry_edge.text.templates.template import MAX_SECONDS, ChatTemplate, TemplateError
 from skerry_regions.models.model_files import ModelFiles
 
 BOOM = "{% if messages[0].content == 'boom' %}%s{% endif %}ok"

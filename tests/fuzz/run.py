@@ -45,7 +45,9 @@ def main() -> None:
         targets = importlib.import_module("tests.fuzz.targets")
         run = targets.TARGETS[args.name]()
         if args.name == "templates":  # a loop that ends at the limit takes half a second otherwise
-            vars(importlib.import_module("skerry_edge.text.template"))["BASE_WORK"] = 1 << 12
+            vars(importlib.import_module("skerry_edge.text.templates.template"))["BASE_WORK"] = (
+                1 << 12
+            )
     folders = [str(args.corpus)] if args.corpus is not None else []
     seeds = CORPUS / args.name
     folders += [str(seeds)] if seeds.is_dir() else []

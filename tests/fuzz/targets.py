@@ -196,8 +196,9 @@ def topology() -> Target:
 
 def templates() -> Target:
     """Chat templates: any error of a template, and none of ours; within their limits."""
-    from skerry_edge.text.render_budget import TemplateLimit, TemplateRefusal
-    from skerry_edge.text.template import FAILURES, ChatTemplate, TemplateError
+    from skerry_edge.text.templates.filters import TemplateRefusal
+    from skerry_edge.text.templates.sandbox import TemplateLimit
+    from skerry_edge.text.templates.template import FAILURES, ChatTemplate, TemplateError
 
     messages = [
         {"role": "system", "content": "a"},

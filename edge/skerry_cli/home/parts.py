@@ -36,7 +36,7 @@ from skerry_edge.limits import Limits
 from skerry_edge.shared.redis_answers import Outcome
 from skerry_edge.text.encoder import EncoderText
 from skerry_edge.text.model import TextModel
-from skerry_edge.text.template import TemplateError
+from skerry_edge.text.templates.template import TemplateError
 from skerry_regions.address import LOOPBACK
 from skerry_regions.known_hosts import hosts_of
 from skerry_regions.models.catalog import Catalog, CatalogError, ModelSpec, is_packaged

@@ -24,9 +24,10 @@ from skerry_edge.families.family import History
 from skerry_edge.families.recognition import family_of
 from skerry_edge.text.control_tokens import MARK, Guard, dropping_marks
 from skerry_edge.text.detokenizer import Detokenizer, TokenBytes
-from skerry_edge.text.foreign_template import ForeignTemplate
-from skerry_edge.text.render_budget import TemplateLimit, TemplateRefusal
-from skerry_edge.text.template import FAILURES, ChatTemplate
+from skerry_edge.text.templates.filters import TemplateRefusal
+from skerry_edge.text.templates.foreign_template import ForeignTemplate
+from skerry_edge.text.templates.sandbox import TemplateLimit
+from skerry_edge.text.templates.template import FAILURES, ChatTemplate
 from skerry_edge.text.token_cache import Borders
 from skerry_regions.models.model_files import ModelFiles
 
@@ -241,11 +242,22 @@ def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
     return ids
 
 
+def thought_of(message: Message) -> str | None:
+    """Return what the assistant thought before its turn, by whichever of its names."""
+    thought = message.reasoning if message.reasoning_content is None else message.reasoning_content
+    if thought is not None or message.reasoning_details is None:
+        return thought
+    texts = [each.get("text") for each in message.reasoning_details]
+    return "\n".join([each for each in texts if isinstance(each, str)])
+
+
 def _turn(message: Message | Mapping[str, Any], history: History = "field") -> dict[str, Any]:
     """Return a message as templates expect it: content is one string, absent fields are absent,
     the arguments of tool calls are objects, and what was thought is where `history` says."""
-    fields = msgspec.to_builtins(message)
-    turn = {key: value for key, value in fields.items() if value is not None}
+    turn = {key: each for key, each in msgspec.to_builtins(message).items() if each is not None}
+    if isinstance(message, Message) and (thought := thought_of(message)) is not None:
+        turn = {key: each for key, each in turn.items() if not key.startswith("reasoning")}
+        turn["reasoning_content"] = thought
     content = turn.get("content", "")
     if isinstance(content, list):
         content = "\n".join(part["text"] for part in content)

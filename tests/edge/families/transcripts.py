@@ -18,7 +18,7 @@ from skerry_edge.families.recognition import family_of
 from skerry_edge.families.source import overlap
 from skerry_edge.families.writer import written_calls
 from skerry_edge.text.control_tokens import MARK, Guard
-from skerry_edge.text.template import ChatTemplate
+from skerry_edge.text.templates.template import ChatTemplate
 
 TEMPLATES = Path(__file__).parents[2] / "data" / "templates"
 FIRST_ID = 1000  # of control tokens

@@ -12,7 +12,7 @@ from skerry.wire import Message
 from skerry_edge.families.recognition import family_of
 from skerry_edge.output.plan import OutputAsked, OutputPlan, plan_fields
 from skerry_edge.output.tool_prompts import with_tools
-from skerry_edge.text.template import ChatTemplate
+from skerry_edge.text.templates.template import ChatTemplate
 
 
 def call(id_: str, name: str, arguments: str = "{}") -> dict[str, Any]:

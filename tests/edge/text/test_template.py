@@ -7,8 +7,9 @@ from datetime import datetime
 import jinja2
 import pytest
 
-from skerry_edge.text.render_budget import TemplateLimit, TemplateRefusal
-from skerry_edge.text.template import MAX_SOURCE, ChatTemplate, TemplateError
+from skerry_edge.text.templates.filters import TemplateRefusal
+from skerry_edge.text.templates.sandbox import TemplateLimit
+from skerry_edge.text.templates.template import MAX_SOURCE, ChatTemplate, TemplateError
 
 HI = [{"role": "user", "content": "Hi"}]
 

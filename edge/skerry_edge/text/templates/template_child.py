@@ -1,12 +1,13 @@
-"""Where a foreign template is rendered: `python -m skerry_edge.text.template_child JSON…`."""
+"""Where a foreign template is rendered: `python -m …text.templates.template_child JSON…`."""
 
 from __future__ import annotations
 
 import json
 import sys
 
-from skerry_edge.text.render_budget import TemplateLimit, TemplateRefusal
-from skerry_edge.text.template import FAILURES, MAX_SECONDS, ChatTemplate, TemplateError
+from skerry_edge.text.templates.filters import TemplateRefusal
+from skerry_edge.text.templates.sandbox import TemplateLimit
+from skerry_edge.text.templates.template import FAILURES, MAX_SECONDS, ChatTemplate, TemplateError
 from skerry_regions.process import confined
 
 CPU_SECONDS = 2 * MAX_SECONDS  # of a rendering: its own limit shows first

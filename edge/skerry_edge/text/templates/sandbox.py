@@ -2,16 +2,16 @@
 
 It is Jinja's immutable sandbox with allow-lists, set up as Hugging Face transformers does for chat
 templates. Everything that can grow or repeat is metered: the template's syntax tree is changed so
-that loops, macros, literals and filters pay for their size to a `RenderBudget` first, and the
-operators and calls that make long strings from short ones are replaced by ones that pay before they
-do the work. A hostile template therefore ends after a bounded number of characters and seconds.
+that loops, macros, literals and filters pay for their size to a `RenderBudget` first (`metering`),
+and the operators and calls that make long strings from short ones are replaced by ones that pay
+before they do the work. A hostile template therefore ends after a bounded number of characters and
+seconds.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from datetime import datetime
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import jinja2
@@ -19,22 +19,17 @@ from jinja2 import nodes
 from jinja2.exceptions import SecurityError, TemplateRuntimeError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.runtime import Context
+from jinja2.runtime import Context, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.visitor import NodeTransformer
+from jinja2.utils import pass_context
 
-from skerry_edge.text.render_budget import (
-    FILTERS_OF_TEMPLATES,
-    PAYMENTS,
-    budget_of,
-    functions,
-    join_method,
-    printable,
-    replace,
-)
+from skerry_edge.text.templates.metering import CHARGE, CONCATENATE, SIZED, Metering
 
+MAX_DEPTH: Final = 100  # of nested values that are printed
 MAX_INTEGER_BITS: Final = 4096
+METER: Final = "!meter"  # templates cannot spell a name with "!", so they cannot touch it
 
+_PLAIN: Final = (str, bool, int, float, type(None), Undefined)
 _STRING_METHODS: Final = frozenset(
     (
         *("capitalize", "lower", "swapcase", "title", "upper"),
@@ -46,6 +41,108 @@ _STRING_METHODS: Final = frozenset(
 )
 _CONTAINER_METHODS: Final = frozenset(("count", "get", "index", "items", "keys", "values"))
 _SEQUENCES: Final = (str, list, tuple)
+
+
+class TemplateLimit(Exception):
+    """Rendering took more work or time than a rendering may."""
+
+
+class RenderBudget:
+    """What one rendering may still do."""
+
+    def __init__(self, work: int, seconds: float, clock: Callable[[], float]) -> None:
+        self._work = work
+        self._clock = clock
+        self._deadline = clock() + seconds
+
+    def charge(self, amount: int) -> None:
+        """Pay for `amount` characters or items before making them. Raises `TemplateLimit`."""
+        self._work -= amount
+        if self._work < 0 or amount < 0:  # nothing is ever paid back
+            raise TemplateLimit("too much text or too many steps")
+        if self._clock() > self._deadline:
+            raise TemplateLimit("too much time")
+
+    def charge_size(self, value: object, *, indent: int = 0) -> None:
+        """Pay for everything inside a value, as often as it is reached."""
+        waiting = [(value, 0)]
+        while waiting:
+            value, depth = waiting.pop()
+            size = 1 + depth * indent
+            if isinstance(value, str):
+                size += len(value)
+            elif isinstance(value, dict):
+                size += len(value)
+                waiting.extend((each, depth + 1) for pair in value.items() for each in pair)
+            elif isinstance(value, list | tuple):
+                size += len(value)
+                waiting.extend((each, depth + 1) for each in value)
+            self.charge(size)
+
+    def charge_printed(self, value: object, *, indent: int = 0) -> None:
+        """Pay as by `charge_size` for a value that becomes text: refuses all but plain data, since
+        what another object prints has no known bound."""
+        if isinstance(value, str):
+            self.charge(1 + len(value))
+            return
+        _check_plain(value, 0)
+        self.charge_size(value, indent=indent)
+
+
+def budget_of(context: Context) -> RenderBudget:
+    """Return the meter of a rendering. Raises `TemplateLimit` where there is none."""
+    meter = context.resolve(METER)
+    if not isinstance(meter, RenderBudget):
+        raise TemplateLimit("rendered without a meter")
+    return meter
+
+
+def _check_plain(value: object, depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise TemplateLimit("values nested too deeply")
+    if isinstance(value, dict):
+        for key, each in value.items():
+            _check_plain(key, depth + 1)
+            _check_plain(each, depth + 1)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            _check_plain(each, depth + 1)
+    elif not isinstance(value, _PLAIN):
+        raise SecurityError(f"a {type(value).__name__} cannot be printed")
+
+
+@pass_context
+def _printable(context: Context, value: Any) -> Any:
+    budget_of(context).charge_printed(value)
+    return value
+
+
+@pass_context
+def _charge(context: Context, amount: int) -> None:
+    budget_of(context).charge(amount)
+
+
+@pass_context
+def _sized(context: Context, value: Any) -> Any:
+    budget_of(context).charge_size(value)
+    return value
+
+
+@pass_context
+def text_of(context: Context, value: Any) -> str:
+    budget_of(context).charge_printed(value)
+    return str(value)
+
+
+@pass_context
+def _concatenate(context: Context, values: list[Any]) -> str:
+    return "".join(text_of(context, value) for value in values)
+
+
+PAYMENTS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
+    {CHARGE: _charge, CONCATENATE: _concatenate, SIZED: _sized}
+)
+"""Filters that only a changed syntax tree calls."""
 
 
 class _GenerationTag(Extension):
@@ -64,17 +161,25 @@ class SandboxedTemplates(ImmutableSandboxedEnvironment):
 
     intercepted_binops = frozenset(("+", "-", "*", "**", "%", "/", "//"))
 
-    def __init__(self, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        functions: Mapping[str, Any],
+        filters: Mapping[str, Callable[..., Any]],
+        methods: Mapping[str, Callable[..., Any]],
+    ) -> None:
+        """`functions` and `filters` are all that templates may call by name; `methods` are called
+        in place of those of strings."""
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
             optimized=False,  # constant expressions too are computed at run time, metered
-            finalize=printable,
+            finalize=_printable,
             extensions=[_GenerationTag, loopcontrols],
         )
 
-        self.globals = functions(now)
-        self.filters = {**FILTERS_OF_TEMPLATES, **PAYMENTS}
+        self.globals = dict(functions)
+        self.filters = {**filters, **PAYMENTS}
+        self._methods = methods
 
     def compile_metered(self, source: str) -> jinja2.Template:
         """Compile a template that renders with a `RenderBudget` as its variable `METER`.
@@ -85,7 +190,7 @@ class SandboxedTemplates(ImmutableSandboxedEnvironment):
         for kind in (nodes.Extends, nodes.Include, nodes.Import, nodes.FromImport):
             if node := tree.find(kind):
                 raise SecurityError(f"line {node.lineno} reads another file")
-        return self.from_string(_Metering().visit(tree))
+        return self.from_string(Metering().visit(tree))
 
     def wrap_str_format(self, value: Any) -> None:
         """Allow no `str.format`: a field's width is a length that was not paid for."""
@@ -113,75 +218,11 @@ class SandboxedTemplates(ImmutableSandboxedEnvironment):
         meter = budget_of(__context)
         meter.charge(1)
         owner = getattr(__obj, "__self__", None)
-        if isinstance(owner, str) and __obj.__name__ in ("join", "replace"):
-            grow = join_method if __obj.__name__ == "join" else replace
-            return grow(__context, owner, *args)
+        if isinstance(owner, str) and (method := __self._methods.get(__obj.__name__)):
+            return method(__context, owner, *args)
         result = super().call(__context, __obj, *args, **kwargs)
         meter.charge_size(result)
         return result
-
-
-class _Metering(NodeTransformer):
-    """Puts the payments into a template's syntax tree."""
-
-    def visit_Const(self, node: nodes.Const) -> nodes.Node:
-        """Refuse a float beyond all: Jinja writes it as a name that Python does not know."""
-        if isinstance(node.value, float) and math.isinf(node.value):
-            raise SecurityError("number too large")
-        return node
-
-    def visit_For(self, node: nodes.For) -> nodes.Node:
-        return self._pay_first(node, node.body)
-
-    def visit_Macro(self, node: nodes.Macro) -> nodes.Node:
-        return self._pay_first(node, node.body)
-
-    def visit_CallBlock(self, node: nodes.CallBlock) -> nodes.Node:
-        return self._pay_first(node, node.body)
-
-    def visit_Block(self, node: nodes.Block) -> nodes.Node:
-        return self._pay_first(node, node.body)
-
-    def _pay_first(self, node: nodes.Node, body: list[nodes.Node]) -> nodes.Node:
-        """Let each run of a body pay for the body's own text."""
-        text = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
-        self.generic_visit(node)
-        body.insert(0, nodes.ExprStmt(_filter(nodes.Const(1 + text), "!charge")))
-        return node
-
-    def visit_Filter(self, node: nodes.Filter) -> nodes.Node:
-        self.generic_visit(node)
-        if node.node is not None:  # None in {% filter %}, whose text was paid for when printed
-            node.node = _filter(node.node, "!sized")
-        return node
-
-    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
-        self.generic_visit(node)
-        return _filter(node, "!sized")
-
-    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
-        self.generic_visit(node)
-        return _filter(node, "!sized") if isinstance(node.arg, nodes.Slice) else node
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
-        self.generic_visit(node)
-        return _filter(nodes.List(node.nodes), "!concatenate")
-
-    def visit_List(self, node: nodes.List) -> nodes.Node:
-        self.generic_visit(node)
-        return _filter(node, "!sized")
-
-    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
-        self.generic_visit(node)
-        return _filter(node, "!sized") if node.ctx == "load" else node
-
-    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
-        self.generic_visit(node)
-        return _filter(node, "!sized")
-
-
-def _filter(node: nodes.Expr, name: str) -> nodes.Filter:
-    return nodes.Filter(node, name, [], [], None, None)
 
 
 def _result_size(operator: str, left: Any, right: Any) -> int:

@@ -11,8 +11,13 @@ import jinja2
 from jinja2 import meta
 from jinja2.exceptions import SecurityError
 
-from skerry_edge.text.render_budget import METER, RenderBudget, TemplateLimit
-from skerry_edge.text.sandbox import SandboxedTemplates
+from skerry_edge.text.templates.filters import FILTERS, METHODS, functions
+from skerry_edge.text.templates.sandbox import (
+    METER,
+    RenderBudget,
+    SandboxedTemplates,
+    TemplateLimit,
+)
 
 MAX_SOURCE: Final = 64 << 10  # characters of a template; the longest published have half
 BASE_WORK: Final = 4 << 20  # characters made, items visited and calls, of one rendering …
@@ -53,7 +58,7 @@ class ChatTemplate:
             raise TemplateError(f"the chat template is longer than {MAX_SOURCE} characters")
         self._clock = clock
         self._tokens = dict(tokens or {})
-        templates = SandboxedTemplates(now)
+        templates = SandboxedTemplates(functions(now), FILTERS, METHODS)
         try:
             self._template = templates.compile_metered(source)
             self._template.globals = dict(self._template.globals)  # each rendering copies it

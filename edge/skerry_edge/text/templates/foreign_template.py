@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from skerry_edge.text.render_budget import TemplateLimit, TemplateRefusal
-from skerry_edge.text.template import TemplateError
+from skerry_edge.text.templates.filters import TemplateRefusal
+from skerry_edge.text.templates.sandbox import TemplateLimit
+from skerry_edge.text.templates.template import TemplateError
 from skerry_regions.process.confined import ChildUnavailable, Confined, Exhausted
 
 ARGUMENT_CHARS: Final = 64 << 10  # of one argument of a process, which the system bounds
@@ -21,7 +22,7 @@ class ForeignTemplate:
         whole = json.dumps([source, tokens])
         pieces = range(0, len(whole), ARGUMENT_CHARS)
         self._child = Confined(
-            "skerry_edge.text.template_child",
+            "skerry_edge.text.templates.template_child",
             *(whole[start : start + ARGUMENT_CHARS] for start in pieces),
         )
         try:
