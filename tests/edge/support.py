@@ -39,7 +39,7 @@ from skerry_edge.limits import Limits
 from skerry_edge.money.spending import Spending
 from skerry_edge.telemetry.trace_store import TraceStore
 from skerry_edge.text.desk import Desk
-from skerry_edge.text.model import TextModel
+from skerry_edge.text.model import TextModel, thought_of
 from skerry_edge.text.prompts import content_text
 from skerry_edge.text.token_cache import Borders
 from skerry_regions.drivers.sqlite_queue import SqliteQueue
@@ -147,7 +147,7 @@ class ThinkingText(ByteText):
     ) -> str:
         given = flags or {}
         turns = super().render(messages, tools=tools)
-        thoughts = [m.reasoning_content for m in messages if m.reasoning_content]
+        thoughts = [thought for m in messages if (thought := thought_of(m))]
         thinks = "<think>\n" if given.get("enable_thinking", True) else "<think>\n\n</think>\n\n"
         return f"{given.get('style', '')}{'|'.join(thoughts)}{turns}{thinks}"
 

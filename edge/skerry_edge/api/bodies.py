@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import zlib
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from skerry.errors import BodyTooLarge, InvalidInput, InvalidJSON
-from skerry_edge.api.fields import NOTHING, KnownFields, Upstream, raw_fields, shown
+from skerry_edge.api.fields import NOTHING, KnownFields, Upstream, shown, strict
 
 # What a body may make of objects: a byte each of `[],[],…` took the event loop a second for 8 MiB.
 MAX_CONTAINERS = 1 << 17  # lists and objects
@@ -43,6 +44,10 @@ class Body(Generic[S]):
         self._decoder = msgspec.json.Decoder(kind)
         self._fields = KnownFields(kind, upstream, corrects=corrects)
 
+    @functools.cached_property
+    def _strict_decoder(self) -> msgspec.json.Decoder[S]:
+        return msgspec.json.Decoder(strict(self.kind))
+
     def decode(self, body: bytes, *, is_strict: bool = False) -> tuple[S, list[str]]:
         """Return the request, and the fields of the body that change nothing; `object_bytes` has
         looked at the body before.
@@ -50,11 +55,13 @@ class Body(Generic[S]):
         Raises as `decode` and `KnownFields.left_out` do; `InvalidInput` with `is_strict`, or
         `options.strict` of the request, for any field that would be left out.
         """
-        asked, fields = _decoded(self._decoder, body), self._fields
-        given = raw_fields.decode(body)
-        if given.keys() <= fields.plain and not any(sign in body for sign in fields.signs):
-            return asked, []  # as nearly always
-        ignored = list(fields.left_out(body, given))
+        if not any(sign in body for sign in self._fields.signs):
+            try:
+                return _decoded(self._strict_decoder, body), []  # as nearly always
+            except (InvalidInput, InvalidJSON):
+                pass  # it is wrong, or has more than that
+        asked = _decoded(self._decoder, body)
+        ignored = list(self._fields.left_out(body))
         if ignored and (is_strict or _is_strict(asked)):
             name = shown(ignored[0])
             raise InvalidInput(

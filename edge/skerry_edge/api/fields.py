@@ -12,7 +12,7 @@ import types
 import typing
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 from msgspec import Raw, Struct
@@ -31,8 +31,10 @@ TYPING_MISTAKES: Final = 2  # edits between a name and one that was meant
 ENVELOPE: Final = "response_format.json_schema"  # of a schema
 NESTED: Final = frozenset(("type", "function"))  # of a tool that has its function inside
 
-raw_fields: Final = msgspec.json.Decoder(dict[str, Raw])
+_fields: Final = msgspec.json.Decoder(dict[str, Raw])
 _elements: Final = msgspec.json.Decoder(list[Raw])
+S = TypeVar("S", bound=Struct)
+
 _UNPRINTABLE = re.compile(r"[^A-Za-z0-9_.$\[\]-]")
 
 
@@ -67,20 +69,22 @@ class KnownFields:
             if re.split(r"[.\[]", path)[0] in self._names:
                 self._inner[path] = names
         self._corrects = corrects
-        roots = {re.split(r"[.\[]", path)[0] for path in self._inner}
-        self.plain = self._names - roots  # with no fields inside to look at
-        self.signs = tuple(b'"%b"' % name.encode() for name in upstream.ignored_inside)
+        self.signs = (  # in bodies of which structs do not see each field
+            *map(_sign, upstream.ignored_inside),
+            *{_sign(re.split(r"[.\[]", path.removesuffix("[]"))[-1]) for path in upstream.objects},
+            b"\\u00",  # a name may be written with escapes
+        )
 
-    def left_out(self, body: bytes, given: Mapping[str, Raw]) -> Iterator[str]:
-        """Yield the fields of a body, whose own are `given`, that change nothing.
+    def left_out(self, body: bytes) -> Iterator[str]:
+        """Yield the fields of a body that change nothing.
 
         Raises `TaskNotSupported` for a field that is refused, and `InvalidInput` for a name that
         was typed wrong, or too many of them.
         """
-        for name, sign in zip(self._upstream.ignored_inside, self.signs, strict=True):
-            if sign in body:
+        for name in self._upstream.ignored_inside:
+            if _sign(name) in body:
                 yield name
-        for number, (path, name) in enumerate(self._unknown("", given, self._names)):
+        for number, (path, name) in enumerate(self._unknown("", _fields.decode(body), self._names)):
             if number == MAX_UNKNOWN:
                 raise InvalidInput(f"Bad input: more than {MAX_UNKNOWN} fields are none of ours")
             if self._corrects and number < MAX_CORRECTED:
@@ -103,14 +107,14 @@ class KnownFields:
         """Yield what is ignored of an object, or of those in a list, each name once."""
         start = bytes(value)[:1]
         if start == b"{" and path in self._inner:
-            fields = raw_fields.decode(value)
+            fields = _fields.decode(value)
             if path != ENVELOPE or "schema" in fields:  # else it is a schema itself
                 yield from self._unknown(f"{path}.", fields, self._inner[path])
         elif start == b"[" and (names := self._inner.get(f"{path}[]")) is not None:
             found = dict[tuple[str, str], None]()
             for each in _elements.decode(value):
                 if bytes(each)[:1] == b"{":
-                    fields = raw_fields.decode(each)
+                    fields = _fields.decode(each)
                     known = NESTED if path == "tools" and "function" in fields else names
                     found.update(dict.fromkeys(self._unknown(f"{path}[].", fields, known)))
                     if len(found) > MAX_UNKNOWN:  # it is refused
@@ -146,6 +150,27 @@ class KnownFields:
             )
 
 
+def strict(kind: type[S], known: dict[type[Struct], type[Struct]] | None = None) -> type[S]:
+    """Return a struct's twin, in which a field that it does not know is an error; so are those of
+    the structs in it. `known` are the twins so far."""
+    twins = {} if known is None else known
+    if kind not in twins:
+        fields = [
+            (each.name, twin, _field_like(each))
+            for each in msgspec.structs.fields(kind)
+            if (twin := _strict_type(each.type, twins)) != each.type
+        ]
+        twins[kind] = msgspec.defstruct(
+            kind.__name__,
+            fields,
+            bases=(kind,),
+            module=kind.__module__,
+            kw_only=True,
+            forbid_unknown_fields=True,
+        )
+    return cast(type[S], twins[kind])
+
+
 def renamed(error: RequestError, names: Mapping[str, str]) -> RequestError:
     """Return an error with the beginning of its field's path replaced: what chat completions call a
     field, by what another dialect does."""
@@ -179,6 +204,11 @@ def _asks(value: Raw, neutral: tuple[object, ...]) -> bool:
         return True
 
 
+def _sign(name: str) -> bytes:
+    """Return what is in each body that has a field of this name."""
+    return b'"%b"' % name.encode()
+
+
 def _names(kind: type[Struct]) -> frozenset[str]:
     return frozenset(each.encode_name for each in msgspec.structs.fields(kind))
 
@@ -209,6 +239,27 @@ def _objects(kind: Any, path: str) -> Iterator[tuple[type[Struct], str]]:
         yield from _objects(args[0], f"{path}[]")
     elif isinstance(kind, type) and issubclass(kind, Struct):
         yield kind, path
+
+
+def _strict_type(kind: Any, known: dict[type[Struct], type[Struct]]) -> Any:
+    """Return a field's type with the twins of structs; see `strict`."""
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return typing.Union[tuple(_strict_type(each, known) for each in args)]  # noqa: UP007
+    if origin is typing.Annotated:
+        return typing.Annotated[(_strict_type(args[0], known), *args[1:])]
+    if origin is list:
+        return list[_strict_type(args[0], known)]  # type: ignore[misc]  # known when it runs
+    return strict(kind, known) if isinstance(kind, type) and issubclass(kind, Struct) else kind
+
+
+def _field_like(given: msgspec.structs.FieldInfo) -> Any:
+    """Return a field of the same name and default."""
+    defaults: dict[str, Any] = {
+        "default": given.default,
+        "default_factory": given.default_factory,
+    }
+    return msgspec.field(name=given.encode_name, **defaults)
 
 
 def _edits(name: str, known: str) -> int:

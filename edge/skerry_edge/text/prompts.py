@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from skerry.errors import InvalidInput, PromptTooLong
-from skerry.wire import Message
+from skerry.wire import Message, ThinkingFields
 from skerry_edge.limits import Limits
 from skerry_edge.telemetry import tracing
 from skerry_edge.text.desk import Desk
-from skerry_edge.text.model import Prompt, TextModel
+from skerry_edge.text.model import Prompt, TextModel, thought_of
 from skerry_edge.text.token_cache import PART_CHARS
 from skerry_edge.whole_numbers import whole_number
 from skerry_regions.models.catalog import ModelSpec, SamplingDefaults
@@ -77,6 +77,11 @@ def is_plain(request: PlainRequest, messages: Sequence[Message]) -> bool:
 def _is_plain_turn(message: Message) -> bool:
     called = message.tool_calls is not None or message.function_call is not None
     return not called and message.role not in ("tool", "function")
+
+
+def says_thinking(request: ThinkingFields) -> bool:
+    """Return whether a request says anything of how much is thought before the answer."""
+    return any(getattr(request, name) is not None for name in ThinkingFields.__struct_fields__)
 
 
 def content_text(message: Message) -> str:
@@ -160,7 +165,7 @@ async def tokenised(
 
 def _chars(message: Message) -> int:
     """Return how many characters a template may lay out: of the content, a thought and calls."""
-    thought = message.reasoning_content or ""
+    thought = thought_of(message) or ""
     return len(content_text(message)) + len(thought) + plain_chars(message.tool_calls)
 
 

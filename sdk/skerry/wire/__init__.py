@@ -36,17 +36,8 @@ class Message(Struct):
     tool_calls: list[dict[str, Any]] | None = None
     function_call: dict[str, Any] | None = None  # what a tool call was before there were tools
     reasoning_content: str | None = None  # what the assistant thought before it
-    reasoning: str | None = None  # the same, by two other names
+    reasoning: str | None = None  # the same, by two other names; the first one given counts
     reasoning_details: list[dict[str, Any]] | None = None
-
-    def __post_init__(self) -> None:
-        if self.reasoning is None and self.reasoning_details is None:
-            return
-        if self.reasoning_content is None:
-            texts = [each.get("text") for each in self.reasoning_details or ()]
-            joined = "\n".join([each for each in texts if isinstance(each, str)])
-            self.reasoning_content = joined if self.reasoning is None else self.reasoning
-        self.reasoning = self.reasoning_details = None
 
 
 class PromptTokensDetails(Struct):
@@ -125,16 +116,6 @@ class ThinkingFields(Struct, kw_only=True):
     enable_thinking: bool | None = None
     thinking_token_budget: Annotated[int, Meta(ge=0, le=MAX_OUTPUT_TOKENS)] | None = None
     chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=64)] | None = None
-
-    @property
-    def says_thinking(self) -> bool:
-        """Return whether any of them is given."""
-        return (
-            self.reasoning_effort is not None
-            or self.enable_thinking is not None
-            or self.thinking_token_budget is not None
-            or self.chat_template_kwargs is not None
-        )
 
 
 class TextGenerationInput(ThinkingFields, kw_only=True):

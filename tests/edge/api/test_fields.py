@@ -549,3 +549,27 @@ def test_no_request_brings_a_template(edge: Deployment) -> None:
         assert (reply.status_code, reply.headers[HEADER]) == (200, named)
     prompts = {tuple(submit.prompt_ids) for submit in edge.region.submits[-4:]}
     assert len(prompts) == 1
+
+
+NATIVE = native._input_body
+TURN = b'{"messages": [{"role": "user", "content": "hi"%b}]%b}'
+
+
+@pytest.mark.parametrize(
+    ("body", "left_out"),
+    [
+        (TURN % (b"", b""), []),
+        (TURN % (b', "colour": 1', b""), ["messages[].colour"]),
+        (TURN % (b"", b', "options": {"colour": 1}'), ["options.colour"]),
+        (TURN % (b', "tool_calls": [{"colour": 1}]', b""), ["messages[].tool_calls[].colour"]),
+        (TURN % (b"", b', "t\\u006fol_choice": {"colour": 1}'), ["tool_choice.colour"]),
+    ],
+    ids=["plain", "of a turn", "of options", "of a call", "of a name with an escape"],
+)
+def test_fields_are_left_out_wherever_they_stand(body: bytes, left_out: list[str]) -> None:
+    """Also where structs have an object whole, and its name is not in the body as it stands."""
+    asked, found = NATIVE.decode(body)
+    assert found == left_out
+    assert isinstance(asked, TextGenerationInput)
+    assert asked.messages is not None
+    assert asked.messages[0].content == "hi"

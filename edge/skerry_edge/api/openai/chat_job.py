@@ -18,6 +18,7 @@ from skerry_edge.text.prompts import (
     output_floor,
     output_limit,
     sampling,
+    says_thinking,
 )
 from skerry_edge.text.thinking import thinking
 from skerry_regions.wire.pins import Pin
@@ -40,7 +41,7 @@ async def chat_job(
         )
     plan, messages, tools = None, asked.messages, None
     is_strict = asked.options is not None and bool(asked.options.strict)
-    wanted = thinking(asked, text, is_strict=is_strict) if asked.says_thinking else None
+    wanted = thinking(asked, text, is_strict=is_strict) if says_thinking(asked) else None
     flags = None if wanted is None else wanted.flags
     if not is_plain(asked, asked.messages):
         desk = edge.desk.of(caller.tenant)

@@ -54,6 +54,7 @@ from skerry_edge.text.prompts import (
     is_plain,
     output_limit,
     sampling,
+    says_thinking,
     text_prompt,
 )
 from skerry_edge.text.thinking import Thinking, thinking
@@ -120,7 +121,7 @@ async def answer(
     plan = None
     is_strict = options is not None and bool(options.strict)
     wanted = None
-    if asked.says_thinking:
+    if says_thinking(asked):
         wanted = thinking(asked, text, is_strict=is_strict, is_raw=bool(asked.raw))
     if not is_plain(asked, asked.messages or ()):
         desk = edge.desk.of(caller.tenant)
