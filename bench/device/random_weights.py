@@ -53,4 +53,5 @@ def random_weights(
         head=embedding
         if config.tied_embeddings
         else make.matrix(config.vocab_size, config.hidden_size),
+        tokens=range(config.vocab_size),
     )

@@ -162,13 +162,11 @@ def _part(
     if fused.transposed:
         tensor = transposed(tensor)
     lead, rows = tensor.shape[:axis], tensor.shape[axis]
-    by_row = tensor.data.reshape(*lead, rows, -1)
+    by_row = tensor.by_row.reshape(*lead, rows, -1)
     if fused.in_turn:
-        own = by_row[..., index :: len(names), :]
-    else:
-        first = sum(expected[name][axis] for name in names[:index])
-        own = by_row[..., first : first + expected[names[index]][axis], :]
-    return np.ascontiguousarray(own).reshape(-1)
+        return by_row[..., index :: len(names), :]
+    first = sum(expected[name][axis] for name in names[:index])
+    return by_row[..., first : first + expected[names[index]][axis], :]
 
 
 def transposed(tensor: FileTensor) -> FileTensor:

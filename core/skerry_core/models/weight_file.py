@@ -29,6 +29,7 @@ from skerry_core.models.named_tensors import (
 )
 from skerry_core.models.quantization import Quantization, join, read_quantization
 from skerry_core.models.registry import DecoderFamily, UnknownFamily, family_of, gguf_family_of
+from skerry_core.models.sharding import Shard, sharded
 from skerry_core.models.tensor_names import expected_shapes
 from skerry_core.weights.files import map_file, read_json_file
 from skerry_core.weights.gguf import MAGIC, read_gguf
@@ -59,23 +60,25 @@ class WeightFile:
         self.is_safetensors = is_safetensors
 
     @classmethod
-    def open(cls, path: Path, *, is_headless: bool = False) -> WeightFile:
+    def open(
+        cls, path: Path, *, is_headless: bool = False, shard: Shard | None = None
+    ) -> WeightFile:
         """Map and check a file, or all safetensors files of a folder; with `is_headless` without
-        the matrix that makes logits.
+        the matrix that makes logits. With a shard, what a rank has of the model.
 
         Raises WeightsError naming the file, and the tensor if it is one's fault; OSError when it
-        cannot be read.
+        cannot be read; ConfigError where a model cannot be divided so.
         """
         files = weight_files(path)
         if files[0].suffix == ".safetensors":
-            return cls._open_safetensors(files, is_headless=is_headless)
+            return cls._open_safetensors(files, shard, is_headless=is_headless)
         contents = map_file(path)
         if contents[:4].tobytes() == MAGIC:
-            return cls._open_gguf(contents, str(path))
+            return cls._open_gguf(contents, str(path), shard)
         raise WeightsError(f"{path}: neither a GGUF nor a .safetensors file")
 
     @classmethod
-    def _open_gguf(cls, contents: Bytes, file: str) -> WeightFile:
+    def _open_gguf(cls, contents: Bytes, file: str, shard: Shard | None) -> WeightFile:
         gguf = read_gguf(contents, file)
         key = "general.architecture"
         name = CheckpointMetadata(gguf.metadata, file).text(key)
@@ -90,12 +93,16 @@ class WeightFile:
         named = name_tensors(
             tensors, architecture.gguf_tensors, expected_shapes(config), file, keeps_others=True
         )
+        if shard is not None:
+            config, named = sharded(config, named, shard)
         if architecture.interleaves_pairs:
             named = with_halves(named, config.head_dim)
         return cls(config, named, is_safetensors=False)
 
     @classmethod
-    def _open_safetensors(cls, files: Sequence[Path], *, is_headless: bool) -> WeightFile:
+    def _open_safetensors(
+        cls, files: Sequence[Path], shard: Shard | None, *, is_headless: bool
+    ) -> WeightFile:
         path = files[0].with_name("config.json")
         stated = read_json_file(path)
         config = check_config(stated, str(path))
@@ -119,6 +126,8 @@ class WeightFile:
         named = name_tensors(
             tensors, architecture.tensors, expected_shapes(config), where, keeps_others=False
         )
+        if shard is not None:
+            config, named = sharded(config, named, shard)
         if architecture.norms_plus_one:
             named = with_norms_plus_one(named)
         return cls(config, named, is_safetensors=True)

@@ -36,15 +36,26 @@ class FileTensor:
 
     format: str  # a key of FORMATS
     shape: tuple[int, ...]  # in elements, slowest first: a matrix is [rows (outputs), columns]
-    # Of `data`; what makes it, where it is not in the file so; or tensors below one another.
+    # Of `data` or `by_row`; what makes it, where it is not in the file so; or tensors below one
+    # another.
     source: Bytes | Callable[[], Bytes] | tuple[FileTensor, ...]
+
+    @property
+    def by_row(self) -> Bytes:
+        """Return u8[..., rows, bytes per row], perhaps views where the file has them: bytes that
+        are not looked at are not read, unless the tensor has to be made."""
+        if isinstance(self.source, tuple):
+            return np.stack([part.by_row for part in self.source])
+        made = self.source() if callable(self.source) else self.source
+        return made.reshape(*self.shape[:-1], -1)
 
     @property
     def data(self) -> Bytes:
         """Return u8[nbytes], row after row; often a read-only view of the mapped file."""
         if isinstance(self.source, tuple):
             return np.concatenate([part.data for part in self.source])
-        return self.source() if callable(self.source) else self.source
+        made = self.source() if callable(self.source) else self.source
+        return np.ascontiguousarray(made).reshape(-1)
 
     @property
     def rows(self) -> Bytes:

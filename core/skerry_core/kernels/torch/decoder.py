@@ -21,6 +21,8 @@ from skerry_core.kernels.torch.attention import AttentionForm
 from skerry_core.kernels.torch.experts import ExpertWeights, run_experts
 from skerry_core.kernels.torch.quantized import Matrix, stacked
 from skerry_core.kernels.torch.torch_ops import TORCH_OPS, Ops, capped
+from skerry_core.models.sharding import Shard, whole_model
+from skerry_core.models.tensor_names import EMBEDDING, FINAL_NORM, HEAD
 
 
 class Attend(Protocol):
@@ -55,25 +57,36 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class DecoderWeights:
-    embedding: Tensor  # [V, hidden]
+    """Embedding and head are of the tokens that a rank has; neither is there between stages."""
+
+    embedding: Tensor | None  # [V, hidden]
     layers: tuple[LayerWeights, ...]
     final_norm: Tensor  # [hidden]
-    head: Matrix  # [V, hidden]; the embedding when tied
+    head: Matrix | None  # [V, hidden]; the embedding when tied
+    tokens: range  # of the embedding
 
 
-def assemble(config: ModelConfig, tensors: Mapping[str, Matrix]) -> DecoderWeights:
-    """Arrange named tensors (GGUF's names, halves-rotating Q and K) for the decoder.
+def assemble(
+    config: ModelConfig, tensors: Mapping[str, Matrix], shard: Shard | None = None
+) -> DecoderWeights:
+    """Arrange named tensors (GGUF's names, halves-rotating Q and K) for the decoder, or for a rank
+    that has a shard.
 
     Matrices may be quantised; the embedding, vectors and experts are not. Raises KeyError with the
     missing tensor's name.
     """
-    embedding = cast(Tensor, tensors["token_embd.weight"])
-    own_head = tensors.get("output.weight", embedding)  # of a tied model: the same, quantised
+    shard = shard or whole_model(config)
+    embedding = cast(Tensor, tensors[EMBEDDING]) if shard.is_first else None
+    head = None
+    if shard.is_last:  # of a tied model the same, where it is not quantised
+        is_same = config.tied_embeddings and HEAD not in tensors
+        head = embedding if is_same else tensors[HEAD]
     return DecoderWeights(
         embedding=embedding,
         layers=tuple(_layer(config, index, tensors) for index in range(config.num_layers)),
-        final_norm=cast(Tensor, tensors["output_norm.weight"]),
-        head=own_head if config.tied_embeddings else tensors["output.weight"],
+        final_norm=cast(Tensor, tensors[FINAL_NORM]),
+        head=head,
+        tokens=shard.tokens(config),
     )
 
 
@@ -143,11 +156,21 @@ class Decoder:
         self.config = config
         self.weights = weights
         self._ops = ops
-        device = weights.embedding.device
+        device = weights.final_norm.device
         self._rope_tables = {
             rope: rope_table(rope, config.rotated, config.max_context, device)
             for rope in config.ropes
         }
+
+    @property
+    def is_first(self) -> bool:
+        """Return whether the layers begin with token ids."""
+        return self.weights.embedding is not None
+
+    @property
+    def is_last(self) -> bool:
+        """Return whether logits are made of what the layers make."""
+        return self.weights.head is not None
 
     def rope_table(self, layer: int) -> tuple[Tensor, Tensor] | None:
         """Return a layer's cosines and sines; None where nothing is rotated."""
@@ -161,29 +184,43 @@ class Decoder:
         sinks = self.weights.layers[layer].sinks
         return AttentionForm(scale, c.layers[layer].window, c.score_cap, sinks)
 
-    def hidden(self, token_ids: Tensor, attend: Attend) -> Tensor:
-        """Return final hidden states before the last norm, [T, hidden], of integer ids [T]."""
+    def embedded(self, token_ids: Tensor) -> Tensor:
+        """Return what the first layer begins with, [T, hidden], of integer ids [T]."""
+        weights = self.weights
+        assert weights.embedding is not None
+        if len(weights.tokens) == self.config.vocab_size:
+            x = functional.embedding(token_ids, weights.embedding)
+        else:
+            rows = token_ids - weights.tokens.start
+            is_own = (rows >= 0) & (rows < len(weights.tokens))
+            x = functional.embedding(rows.where(is_own, 0), weights.embedding)
+            x = self._ops.reduce(x.where(is_own[:, None], 0))
+        return x if self.config.embedding_scale == 1 else x * self.config.embedding_scale
+
+    def hidden(self, x: Tensor, attend: Attend) -> Tensor:
+        """Return what the layers make of [T, hidden]: what the next stage begins with, or the final
+        hidden states before the last norm."""
         ops, c = self._ops, self.config
-        x = functional.embedding(token_ids, self.weights.embedding)
-        if c.embedding_scale != 1:
-            x = x * c.embedding_scale
         branch = torch.zeros_like(x)
         for index, layer in enumerate(self.weights.layers):
             normed, x = self._add(x, branch, layer.attention_norm)
             heads = ops.linear(normed, layer.qkv, layer.qkv_bias)
             attended = attend(index, heads.view(len(x), -1, c.head_dim))
-            branch = ops.linear(attended.reshape(len(x), -1), layer.output, layer.output_bias)
+            attended = attended.reshape(len(x), -1)
+            branch = ops.reduce(ops.linear(attended, layer.output, layer.output_bias))
             branch = self._finished(branch, layer.attention_post_norm)
             normed, x = self._add(x, branch, layer.ffn_norm)
-            branch = self._finished(self._feed_forward(layer, normed), layer.ffn_post_norm)
+            branch = ops.reduce(self._feed_forward(layer, normed))
+            branch = self._finished(branch, layer.ffn_post_norm)
         return x + branch
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return logits [S, V] of hidden states [S, hidden]: as they were multiplied, or, where the
         model scales or caps them, f32."""
         c = self.config
+        assert self.weights.head is not None
         normed = self._ops.rms_norm(hidden, self.weights.final_norm, c.rms_norm_eps)
-        logits = self._ops.linear(normed, self.weights.head, None)
+        logits = self._ops.gather(self._ops.linear(normed, self.weights.head, None))
         if c.logit_scale != 1:
             logits = logits.float() * c.logit_scale
         return logits if c.logit_cap is None else capped(logits.float(), c.logit_cap)

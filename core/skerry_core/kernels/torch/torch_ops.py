@@ -19,9 +19,17 @@ from skerry_core.kernels.torch.quantized import Matrix
 from skerry_core.kernels.torch.torch_math import tanh_f32
 
 
+def of_one_rank(x: Tensor) -> Tensor:
+    """Return what is whole already."""
+    return x
+
+
 @dataclass(frozen=True, slots=True)
 class Ops:
-    """Operations over T tokens. Activations have the weights' dtype; sums are kept in fp32."""
+    """Operations over T tokens. Activations have the weights' dtype; sums are kept in fp32.
+
+    The last two are those of a rank that has a part of each layer: all call them at once.
+    """
 
     linear: Callable[[Tensor, Matrix, Tensor | None], Tensor]
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]
@@ -29,6 +37,8 @@ class Ops:
     rotate: Callable[[Tensor, Tensor, Tensor], Tensor]
     gated: Callable[[Tensor, Activation], Tensor]
     fixes_shapes: bool = False  # a product always has so many rows, needed or not
+    reduce: Callable[[Tensor], Tensor] = of_one_rank  # sum over the ranks; x may be overwritten
+    gather: Callable[[Tensor], Tensor] = of_one_rank  # [S, n] of each, side by side
 
 
 def linear(x: Tensor, weight: Matrix, bias: Tensor | None) -> Tensor:

@@ -22,11 +22,12 @@ from skerry_core.kernels.torch.quantized import (
 )
 from skerry_core.kernels.torch.torch_staging import Streamer
 from skerry_core.models.loading import read_decoder
+from skerry_core.models.sharding import Shard
+from skerry_core.models.tensor_names import EMBEDDING, HEAD
 from skerry_core.models.weight_file import WeightFile
 from skerry_core.weights.tensors import FileTensor, Float32, dequantize
 
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-_EMBEDDING = "token_embd.weight"  # rows of it are looked up, so it is kept as floats
 
 
 def load_decoder(
@@ -36,9 +37,11 @@ def load_decoder(
     *,
     keeps_quantized: bool,
     narrow: NarrowWeights | None = None,
+    shard: Shard | None = None,
 ) -> tuple[ModelConfig, dict[str, Matrix], list[str]]:
     """Load a file; return configuration, tensors by our names, and the formats they had.
 
+    With a shard that is what a rank has of the model: no more is read, or brought to the device.
     With `narrow` matrices of floats are narrowed on the device, one by one; it needs
     `keeps_quantized`. Raises WeightsError on a file that cannot be read,
     ConfigError for a model that Torch cannot run.
@@ -48,23 +51,27 @@ def load_decoder(
         def convert(array: Float32) -> Matrix:
             return torch.from_numpy(array).to(dtype)
 
-        return read_decoder(path, convert, "torch")
+        return read_decoder(path, convert, "torch", shard=shard)
     tensors: dict[str, Matrix] = {}
     formats = set[str]()
-    with WeightFile.open(path) as file, closing(Streamer(device)) as stream:
+    with WeightFile.open(path, shard=shard) as file, closing(Streamer(device)) as stream:
         file.config.check_features("triton" if keeps_quantized else "torch")
         for name, tensor in file.tensors.items():
-            is_embedding = name == _EMBEDDING
+            # Its rows are looked up, so it is kept as floats.
+            is_embedding = name == EMBEDDING
             matrix = _tensor(
                 stream, tensor, dtype, keeps_quantized=keeps_quantized and not is_embedding
             )
             tensors[name] = matrix if is_embedding else _narrowed(matrix, narrow)
             formats.add(tensor.format)
-        if file.config.tied_embeddings and keeps_quantized:
-            head = _tensor(stream, file.tensors[_EMBEDDING], dtype, keeps_quantized=True)
+        is_same = file.config.tied_embeddings and (
+            shard is None or (shard.is_first and shard.is_last)
+        )
+        if is_same and keeps_quantized:
+            head = _tensor(stream, file.tensors[EMBEDDING], dtype, keeps_quantized=True)
             head = _narrowed(head, narrow)
             if not isinstance(head, Tensor):  # its floats are read where tokens come in
-                tensors["output.weight"] = head
+                tensors[HEAD] = head
         if narrow is not None:
             formats.add(narrow)
         return file.config, tensors, sorted(formats)

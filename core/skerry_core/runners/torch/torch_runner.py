@@ -13,37 +13,31 @@ tiles of one fixed shape (`torch_invariant`), on CUDA products are our own, of o
 from __future__ import annotations
 
 import hashlib
-import platform
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from skerry_core.batch import Float32, ForwardBatch, StepResult
-from skerry_core.config import ConfigError, KVDtype, KVFormat, ModelConfig
+from skerry_core.config import ConfigError, ModelConfig
 from skerry_core.device_pages import DevicePage, DevicePages
-from skerry_core.kernels.torch import invariant as torch_invariant
-from skerry_core.kernels.torch.decoder import Decoder, DecoderWeights, assemble
-from skerry_core.kernels.torch.quantized import Matrix, Narrow, NarrowWeights
-from skerry_core.kernels.torch.torch_ops import TORCH_OPS
-from skerry_core.kernels.torch.torch_sampling import Choose, Sampled, begin
+from skerry_core.kernels.torch.decoder import DecoderWeights
+from skerry_core.kernels.torch.quantized import Narrow, NarrowWeights
+from skerry_core.kernels.torch.torch_sampling import Sampled, begin
 from skerry_core.page_checksums import Checksums
-from skerry_core.runner import HOST_BLOCKS, Progress, RunnerSetup, WantedSizes
+from skerry_core.runner import HOST_BLOCKS, Progress, RunnerSetup, RunnerSizes, WantedSizes
 from skerry_core.runners.checks import check_batch
-from skerry_core.runners.torch.decoder_loading import load_decoder
-from skerry_core.runners.torch.device_sizes import fitted
-from skerry_core.runners.torch.paged_kv import PagedKV, check_narrow
-from skerry_core.runners.torch.torch_steps import PlainSteps, Steps, TiledSteps
+from skerry_core.runners.torch.open_steps import Kernels, kernels_of, open_steps, processor
+from skerry_core.runners.torch.opening import LoadedModel, TorchOptions, kv_format_of, load
+from skerry_core.runners.torch.paged_kv import PagedKV
+from skerry_core.runners.torch.rank_links import RankLinks
 
 VERSION = 4  # of the arithmetic: part of the numeric build
-Kernels = Literal["torch", "triton"]
-_DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
 class TorchRunner:
@@ -65,9 +59,11 @@ class TorchRunner:
         formats: Sequence[str] = (),
         kernels: Kernels | None = None,
         narrow_kv: Narrow | None = None,
+        links: RankLinks | None = None,
     ) -> None:
         """`formats` names the formats that the weights were stored in. `kernels` are the device's
-        own unless named. With `narrow_kv` KV is kept in 8 bits (fp8: Ada or later).
+        own unless named. With `narrow_kv` KV is kept in 8 bits (fp8: Ada or later). With `links`
+        configuration and weights are a rank's, whose steps run together with those of the others.
 
         Raises ConfigError on a dtype that is no KV dtype, and on `deterministic` or `narrow_kv`
         where the device cannot keep it.
@@ -76,7 +72,7 @@ class TorchRunner:
             raise ConfigError(f"threads must be at least 1, got {threads}")
         self._threads = threads
         _use_threads(threads)
-        device, dtype = weights.embedding.device, weights.embedding.dtype
+        device, dtype = weights.final_norm.device, weights.final_norm.dtype
         kernels = kernels or kernels_of(device)
         self.model = config
         self.num_blocks = num_blocks
@@ -84,51 +80,28 @@ class TorchRunner:
         self.max_samples = max_samples
         self.batch_invariant = deterministic
         self.overlaps = device.type == "cuda"
-        self.kv_format = _kv_format(config, dtype)
+        self._dtype = dtype
+        self.kv_format = kv_format_of(config, dtype)
         self._kv = PagedKV(
             self.kv_format, num_blocks, device, dtype, has_triton=kernels == "triton",
             narrow=narrow_kv,
         )  # fmt: skip
-        self._choose: Choose | None = None
-        about = [VERSION, torch.__version__, _processor(device), dtype, *formats]
-        if kernels == "triton":
-            self._steps, self._choose, version = self._triton(config, weights)
-            about += ["triton", version, narrow_kv or "", deterministic]
-        else:
-            self._steps = self._plain(config, weights)
-            if deterministic:
-                about.append(f"tiles of {torch_invariant.TILE}")
+        opened = open_steps(
+            config, weights, self._kv, kernels=kernels, is_invariant=deterministic,
+            max_rows=min(max_samples, max_step_tokens), links=links,
+        )  # fmt: skip
+        self._steps, self._choose = opened.steps, opened.choose
+        self._links = links
+        about = [VERSION, torch.__version__, processor(device), dtype, *formats, *opened.build]
+        if narrow_kv is not None:
+            about.append(narrow_kv)
+        if links is not None and links.shard.tensor_size > 1:  # another order of sums
+            about.append(f"{links.shard.tensor_size} tensor-parallel ranks")
         self._logits = torch.empty(0, config.vocab_size)
         self._made = torch.empty(0, dtype=torch.long, device=device)  # by the step launched last
         self._under_way: deque[Sampled] = deque()
         digest = hashlib.blake2b(" ".join(map(str, about)).encode(), digest_size=8)
         self.numeric_build = f"torch-{digest.hexdigest()}"
-
-    def _plain(self, config: ModelConfig, weights: DecoderWeights) -> Steps:
-        if not self.batch_invariant:
-            return PlainSteps(Decoder(config, weights, TORCH_OPS), self._kv)
-        torch_invariant.check_products(
-            _shapes_once(weights), kv_heads=config.num_kv_heads,
-            group=config.num_heads // config.num_kv_heads, head_dim=config.head_dim,
-        )  # fmt: skip
-        return TiledSteps(Decoder(config, weights, torch_invariant.INVARIANT_OPS), self._kv)
-
-    def _triton(self, config: ModelConfig, weights: DecoderWeights) -> tuple[Steps, Choose, str]:
-        """Open Triton's kernels, which need not be installed otherwise."""
-        import triton
-
-        from skerry_core.kernels.triton.triton_sampling import choose
-        from skerry_core.runners.torch import triton_steps
-
-        ops = triton_steps.TRITON_OPS
-        if self.batch_invariant:
-            ops = triton_steps.INVARIANT_TRITON_OPS
-        steps = triton_steps.TritonSteps(
-            Decoder(config, weights, ops), self._kv,
-            max_rows=min(self.max_samples, self.max_step_tokens),
-            is_invariant=self.batch_invariant,
-        )  # fmt: skip
-        return steps, choose, triton.__version__
 
     @classmethod
     def open(
@@ -156,25 +129,31 @@ class TorchRunner:
         Triton's kernels run; with `narrow_weights` those of floats become so too.
         """
         _use_threads(threads)
-        target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        own_dtype = torch.bfloat16 if target.type == "cuda" else torch.float32
-        has_triton = (kernels or kernels_of(target)) == "triton"
-        check_narrow("a matrix", narrow_weights, target, has_triton=has_triton)
-        config, tensors, formats = load_decoder(
-            weights, target, dtype or own_dtype, keeps_quantized=has_triton, narrow=narrow_weights
-        )
-        sizes = fitted(
-            target, config, _kv_format(config, dtype or own_dtype),
-            WantedSizes(
-                num_blocks=num_blocks, max_step_tokens=max_step_tokens, max_samples=max_samples,
-                host_blocks=host_blocks,
-            ),
-            is_narrow=narrow_kv is not None, is_invariant=deterministic,
+        options = TorchOptions.of(
+            device=device, dtype=dtype, kernels=kernels, threads=threads,
+            deterministic=deterministic, narrow_kv=narrow_kv, narrow_weights=narrow_weights,
         )  # fmt: skip
+        wanted = WantedSizes(
+            num_blocks=num_blocks, max_step_tokens=max_step_tokens, max_samples=max_samples,
+            host_blocks=host_blocks,
+        )  # fmt: skip
+        loaded = load(weights, options)
+        return cls.of(loaded, loaded.fitted(wanted))
+
+    @classmethod
+    def of(
+        cls, loaded: LoadedModel, sizes: RunnerSizes, *, links: RankLinks | None = None,
+        formats: Sequence[str] | None = None,
+    ) -> TorchRunner:  # fmt: skip
+        """Return a runner of a model that is loaded, or with `links` of a rank's part of it, whose
+        `formats` are those of the whole. Raises ConfigError."""
+        options = loaded.options
         return cls(
-            config, assemble(config, tensors), num_blocks=sizes.num_blocks,
-            max_step_tokens=sizes.max_step_tokens, max_samples=sizes.max_samples, threads=threads,
-            deterministic=deterministic, formats=formats, kernels=kernels, narrow_kv=narrow_kv,
+            loaded.config, loaded.weights, num_blocks=sizes.num_blocks,
+            max_step_tokens=sizes.max_step_tokens, max_samples=sizes.max_samples,
+            threads=options.threads, deterministic=options.deterministic,
+            formats=loaded.formats if formats is None else formats, kernels=options.kernels,
+            narrow_kv=options.narrow_kv, links=links,
         )  # fmt: skip
 
     @classmethod
@@ -207,8 +186,15 @@ class TorchRunner:
     def launch(self, batch: ForwardBatch) -> None:
         check_batch(batch, self)
         _use_threads(self._threads)
-        self._logits, chosen = self._steps.run(batch, self._made)
-        sampled = begin(self._logits, batch.sampling, self._choose, chosen)
+        links, arrived = self._links, None
+        if links is not None:
+            arrived = links.receive(batch.num_tokens, self.model.hidden_size, self._dtype)
+        made, chosen = self._steps.run(batch, self._made, arrived)
+        if links is not None and not links.shard.is_last:
+            links.send(made)
+            return
+        self._logits = made
+        sampled = begin(made, batch.sampling, self._choose, chosen)
         self._made = sampled.chosen
         self._under_way.append(sampled)
 
@@ -259,40 +245,6 @@ class TorchRunner:
         del self._steps, self._kv
 
 
-def kernels_of(device: torch.device) -> Kernels:
-    """Return the kernels that a device runs best."""
-    return "triton" if device.type == "cuda" else "torch"
-
-
-def _kv_format(config: ModelConfig, dtype: torch.dtype) -> KVFormat:
-    if dtype not in _DTYPES:
-        raise ConfigError(f"weights must be float32, float16 or bfloat16, got {dtype}")
-    return KVFormat(
-        num_layers=config.num_layers, num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim, dtype=cast(KVDtype, _DTYPES[dtype]),
-    )  # fmt: skip
-
-
 def _use_threads(count: int) -> None:
     if torch.get_num_threads() != count:
         torch.set_num_threads(count)
-
-
-def _shapes_once(weights: DecoderWeights) -> list[Tensor]:
-    """Return one matrix of each shape that the model multiplies by."""
-    matrices: list[Matrix | None] = [weights.head]
-    for layer in weights.layers:
-        matrices += [layer.qkv, layer.output, layer.gate_up, layer.down]
-        if layer.experts is not None:
-            each = layer.experts
-            matrices += [each.router, each.gate_up[0], each.down[0]]
-    plain = [matrix for matrix in matrices if isinstance(matrix, Tensor)]
-    return list({matrix.shape: matrix for matrix in plain}.values())
-
-
-def _processor(device: torch.device) -> str:
-    """Return what decides which kernels Torch runs, beside its version."""
-    if device.type == "cuda":
-        return f"cuda {torch.version.cuda} {torch.cuda.get_device_name(device)}"
-    capability = torch.backends.cpu.get_cpu_capability()
-    return f"{platform.machine()} {capability} {torch.get_num_threads()} threads"

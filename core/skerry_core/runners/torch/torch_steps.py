@@ -17,16 +17,20 @@ from skerry_core.runners.torch.paged_kv import PagedKV
 
 
 class Steps(Protocol):
-    """A model over paged KV: writes the KV of a step's tokens, and returns logits, and perhaps
-    what is chosen of them."""
+    """A model, or a stage of one, over paged KV: writes the KV of a step's tokens, and returns
+    logits, and perhaps what is chosen of them."""
 
     def warm_up(self, progress: Progress) -> None: ...
 
-    def run(self, batch: ForwardBatch, made: Tensor) -> tuple[Tensor, Tensor | None]:
+    def run(
+        self, batch: ForwardBatch, made: Tensor, arrived: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """Run a step; return logits [S, V] on the device, and the tokens i64[S], of logits without
         NaN, where nothing adjusts these; valid until the next call.
 
-        `made` i64 has the tokens that the step before made: see `ForwardBatch.feeds`.
+        `made` i64 has the tokens that the step before made: see `ForwardBatch.feeds`. A stage that
+        is not the first takes hidden states [T, hidden] that `arrived` from the one before, and
+        one that is not the last returns them in place of logits.
         """
         ...
 
@@ -41,7 +45,9 @@ class PlainSteps:
     def warm_up(self, progress: Progress) -> None:
         progress("torch has nothing to compile", 1.0)
 
-    def run(self, batch: ForwardBatch, made: Tensor) -> tuple[Tensor, None]:
+    def run(
+        self, batch: ForwardBatch, made: Tensor, arrived: Tensor | None = None
+    ) -> tuple[Tensor, None]:
         device = self._kv.kv.device
         rows = torch_attention.StepRows.of(batch, device)
 
@@ -51,7 +57,11 @@ class PlainSteps:
             torch_attention.store(kv, rows.blocks, rows.slots, k, v)
             return torch_attention.attend(kv, rows, q, self._decoder.attention_form(layer))
 
-        hidden = self._decoder.hidden(_token_ids(batch, made), attend)
+        if arrived is None:
+            arrived = self._decoder.embedded(_token_ids(batch, made))
+        hidden = self._decoder.hidden(arrived, attend)
+        if not self._decoder.is_last:
+            return hidden, None
         return self._decoder.logits(hidden[_samples(batch, device)]), None
 
 
@@ -65,25 +75,32 @@ class TiledSteps:
     def warm_up(self, progress: Progress) -> None:
         progress("torch has nothing to compile", 1.0)
 
-    def run(self, batch: ForwardBatch, made: Tensor) -> tuple[Tensor, None]:
+    def run(
+        self, batch: ForwardBatch, made: Tensor, arrived: Tensor | None = None
+    ) -> tuple[Tensor, None]:
         device = self._kv.kv.device
-        hidden = []
+        before = None if arrived is None else torch_invariant.in_tiles(arrived)
+        tiles = []
         for tile in torch_invariant.tiles(batch, _token_ids(batch, made), self._kv.num_blocks):
-            hidden.append(self._run_tile(tile)[: tile.num_tokens])
-        sampled = torch.cat(hidden)[_samples(batch, device)]
+            x = self._decoder.embedded(tile.token_ids) if before is None else next(before)
+            tiles.append(self._run_tile(tile, x)[: tile.num_tokens])
+        hidden = torch.cat(tiles)
+        if not self._decoder.is_last:
+            return hidden, None
+        sampled = hidden[_samples(batch, device)]
         pieces = [self._decoder.logits(piece) for piece in torch_invariant.in_tiles(sampled)]
         if not pieces:
             return torch.empty(0, self._decoder.config.vocab_size, device=device), None
         return torch.cat(pieces)[: batch.num_samples], None
 
-    def _run_tile(self, tile: torch_invariant.Tile) -> Tensor:
+    def _run_tile(self, tile: torch_invariant.Tile, x: Tensor) -> Tensor:
         def attend(layer: int, heads: Tensor) -> Tensor:
             q, k, v = self._decoder.rotated(layer, heads, tile.positions)
             kv, _ = self._kv.layer(layer)
             torch_attention.store(kv, tile.blocks, tile.slots, k, v)
             return torch_invariant.attend(kv, tile, q, self._decoder.attention_form(layer))
 
-        return self._decoder.hidden(tile.token_ids, attend)
+        return self._decoder.hidden(x, attend)
 
 
 def _token_ids(batch: ForwardBatch, made: Tensor) -> Tensor:

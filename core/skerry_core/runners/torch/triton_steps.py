@@ -123,37 +123,50 @@ class TritonSteps:
         room = sum(array.nbytes + 16 for array in self._padding(most).arrays)
         self._inputs = torch.zeros(room, dtype=torch.uint8, device=self._device)
         self._logits = torch.empty(most, config.vocab_size, device=self._device)
+        shape, dtype = (max(most, *_PREFILLS), config.hidden_size), decoder.weights.final_norm.dtype
+        self._arrived, self._passed = (  # hidden states of the stage before, and for the next
+            torch.zeros(shape if is_there else (0, 0), dtype=dtype, device=self._device)
+            for is_there in (not decoder.is_first, not decoder.is_last)
+        )
         self._made = torch.zeros(most, dtype=torch.long, device=self._device)
 
     def warm_up(self, progress: Progress) -> None:
         """Compile every kernel and capture every graph, the largest first: they share memory."""
         progress("compiling Triton's kernels", 0.0)
         for count in _PREFILLS:
-            self._run(_Inputs.of(self._prefill(count), self._device), _SEARCHES)
+            self._run(_Inputs.of(self._prefill(count), self._device), _SEARCHES, self._arrived)
         for done, rows in enumerate(self._rows[::-1] if self._is_captured else []):
             progress("capturing CUDA graphs", done / len(self._rows))
             self._decode(self._padding(rows), rows)
         progress("Triton's kernels are ready", 1.0)
 
-    def run(self, batch: ForwardBatch, made: Tensor) -> tuple[Tensor, Tensor | None]:
+    def run(
+        self, batch: ForwardBatch, made: Tensor, arrived: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         if batch.feeds is not None and made.data_ptr() != self._made.data_ptr():
             self._made[: len(made)].copy_(made)  # of logits that were adjusted
-        self._choose(batch)
+        passed = self._launch(batch, arrived)
+        if passed is not None:
+            return passed, None
         logits, chosen = (of_all[: batch.num_samples] for of_all in (self._logits, self._made))
         if adjusts(batch.sampling):
             return logits, None
         # Without a GPU nothing carries them away before the next step is launched.
         return logits, chosen if self._is_captured else chosen.clone()
 
-    def _choose(self, batch: ForwardBatch) -> None:
-        """Leave a step's logits and tokens in their places."""
+    def _launch(self, batch: ForwardBatch, arrived: Tensor | None) -> Tensor | None:
+        """Leave a step's logits and tokens in their places, or return what the next stage takes."""
         step = arrange(batch, self._group, is_invariant=self._is_invariant)
         if batch.num_tokens == batch.num_rows <= self._rows[-1] and batch.num_samples:
             rows = self._rows[bisect_left(self._rows, batch.num_rows)]
             if len(step.pieces.tiles) + rows - batch.num_rows <= self._most_pieces(rows):
-                return self._decode(self._padded(step, rows), rows)
+                if arrived is not None:
+                    self._arrived[: len(arrived)] = arrived
+                self._decode(self._padded(step, rows), rows)
+                return None if self._decoder.is_last else self._passed[: batch.num_tokens]
         is_adjusted, samples = adjusts(batch.sampling), batch.sampling.samples
-        return self._run(_Inputs.of(step, self._device), () if is_adjusted else searches(samples))
+        inputs = _Inputs.of(step, self._device)
+        return self._run(inputs, () if is_adjusted else searches(samples), arrived)
 
     def _most_pieces(self, rows: int) -> int:
         return most_pieces(rows, self._kv.num_blocks, self._decoder.config.max_context)
@@ -196,7 +209,7 @@ class TritonSteps:
     def _decode(self, step: Arrangement, rows: int) -> None:
         """Run a step that is padded to so many rows."""
         if not self._is_captured:
-            return self._run(self._placed(step), _SEARCHES)
+            return self._run_padded(self._placed(step))
         if rows not in self._graphs:
             self._graphs[rows] = self._capture(self._placed(self._padding(rows)))
         self._placed(step)
@@ -209,16 +222,25 @@ class TritonSteps:
         steps, made = torch.cuda.current_stream(self._device), self._made.clone()
         self._side.wait_stream(steps)
         with torch.cuda.stream(self._side):  # compiles what is not compiled: not while capturing
-            self._run(inputs, _SEARCHES)
+            self._run_padded(inputs)
         steps.wait_stream(self._side)
         self._made.copy_(made)  # the next step may be fed
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._memory, stream=self._side):
-            self._run(inputs, _SEARCHES)
+            self._run_padded(inputs)
         return graph
 
-    def _run(self, inputs: _Inputs, searches: Sequence[int]) -> None:
-        """Launch a step, from the tokens of the one before to its own."""
+    def _run_padded(self, inputs: _Inputs) -> None:
+        """Launch a step over what arrived in its place, and leave what passes on in its own."""
+        passed = self._run(inputs, _SEARCHES, self._arrived)
+        if passed is not None:
+            self._passed[: len(passed)] = passed
+
+    def _run(
+        self, inputs: _Inputs, searches: Sequence[int], arrived: Tensor | None
+    ) -> Tensor | None:
+        """Launch a step, from the tokens of the one before, or the first of what arrived from
+        another stage, to its own tokens, or to what is returned for the next stage."""
         decoder, config = self._decoder, self._decoder.config
         has_split, has_whole = (
             len(tiles.rows) > 0 for tiles in (inputs.split_tiles, inputs.whole_tiles)
@@ -245,10 +267,17 @@ class TritonSteps:
                 )  # fmt: skip
             return out
 
-        triton_ops.feed(inputs.token_ids, inputs.sources, self._made)
-        hidden = decoder.hidden(inputs.token_ids, attend)
+        if decoder.is_first or arrived is None:
+            triton_ops.feed(inputs.token_ids, inputs.sources, self._made)
+            x = decoder.embedded(inputs.token_ids)
+        else:
+            x = arrived[: len(inputs.token_ids)]
+        hidden = decoder.hidden(x, attend)
+        if not decoder.is_last:
+            return hidden
         count = len(inputs.samples)
         choose(
             decoder.logits(hidden.index_select(0, inputs.samples)), *inputs.styles,
             searches=searches, adjusted=self._logits[:count], chosen=self._made[:count],
         )  # fmt: skip
+        return None
