@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Generic, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,52 +24,73 @@ from jax.sharding import PartitionSpec as P
 
 from skerry_core.config import BLOCK_SIZE, ModelConfig
 from skerry_core.kernels.jax.pallas_attention import AttentionPart, attend_prefix, merge
-from skerry_core.kernels.jax.weights import KV_SPEC, MODEL_AXIS, DecoderTree, LayerStack, partitions
+from skerry_core.kernels.jax.weights import (
+    KV_SPEC,
+    MODEL_AXIS,
+    DecoderTree,
+    LayerStack,
+    Leaf,
+    partitions,
+)
 
 
-class PaddedRows(NamedTuple):
+class PaddedRows(NamedTuple, Generic[Leaf]):
     """Consecutive tokens of B sequences. What lies beyond a row's length is padding."""
 
-    token_ids: Array  # i32[B, n]
-    first: Array  # i32[B]      position of the row's first token
-    lengths: Array  # i32[B]    tokens that count, 0 to n
-    tables: Array  # i32[B, M]  the row's blocks
+    token_ids: Leaf  # i32[B, n]  -1 - s: what sample s of the step before chose
+    first: Leaf  # i32[B]      position of the row's first token
+    lengths: Leaf  # i32[B]    tokens that count, 0 to n
+    tables: Leaf  # i32[B, M]  the row's blocks
+    samples: Leaf  # i32[S]    where in [B * n] a sample of the step is; -1: in another call
+
+
+class StepState(NamedTuple):
+    """What a step changes. Its buffers are donated: it is updated in place."""
+
+    kv: Array  # [L, k|v, N, Hk, 64, D]
+    sampled: Array  # [S, hidden]  states of a step's samples, before the last norm
 
 
 Attention = Literal["xla", "pallas", "pallas interpreted"]
 """How what is cached is attended to: gathered and by XLA's own products, or in place."""
 
 
-@partial(jax.jit, static_argnames=("config", "attention", "mesh"), donate_argnames="kv")
+@partial(jax.jit, static_argnames=("config", "attention", "mesh"), donate_argnames="state")
 def run_rows(
     config: ModelConfig,
     weights: DecoderTree[Array],
-    kv: Array,
-    rows: PaddedRows,
+    state: StepState,
+    rows: PaddedRows[Array],
+    made: Array,  # i32[S]  chosen by the step before; -1: no token was possible
     attention: Attention,
     mesh: Mesh,
-) -> tuple[Array, Array]:
-    """Return final hidden states before the last norm, [B, n, hidden], and the updated KV."""
-    run: Callable[..., tuple[Array, Array]] = jax.shard_map(
+) -> StepState:
+    """Run tokens over the KV, to which theirs is added; keep the final states of samples."""
+    spec = StepState(KV_SPEC, P())
+    run: Callable[..., StepState] = jax.shard_map(
         partial(_run_rows, config, attention), mesh=mesh,
-        in_specs=(partitions(config, mesh), KV_SPEC, P()), out_specs=(P(), KV_SPEC),
-        check_vma=False,
+        in_specs=(partitions(config, mesh), spec, P(), P()), out_specs=spec, check_vma=False,
     )  # fmt: skip
-    return run(weights, kv, rows)
+    return run(weights, state, rows, made)
 
 
 def _run_rows(
     config: ModelConfig,
     attention: Attention,
     weights: DecoderTree[Array],
-    kv: Array,
-    rows: PaddedRows,
-) -> tuple[Array, Array]:
+    state: StepState,
+    rows: PaddedRows[Array],
+    made: Array,
+) -> StepState:
     """Execute `run_rows` on one of the devices.
 
     Layers read the cache as it was and attend to the step's own tokens beside it; what they add is
     written once, after the last layer. So the cache is never copied.
     """
+    kv = state.kv
+    # A sequence that has no possible token is over, but its row runs: with any token.
+    fed = jnp.maximum(made[jnp.maximum(-1 - rows.token_ids, 0)], 0)
+    token_ids = jnp.where(rows.token_ids < 0, fed, rows.token_ids)
     positions = rows.first[:, None] + jnp.arange(rows.token_ids.shape[1])
     inside = jnp.minimum(positions, config.max_context - 1)  # padding may lie beyond
 
@@ -86,7 +107,7 @@ def _run_rows(
         x = x + _finished(config, attended, w.attention_post_norm)
         return x + _finished(config, _feed_forward(config, w, x), w.ffn_post_norm), added
 
-    x = _times(weights.embedding[rows.token_ids], config.embedding_scale)
+    x = _times(weights.embedding[token_ids], config.embedding_scale)
     x, added = jax.lax.scan(layer, x, (jnp.arange(config.num_layers), weights.layers))
 
     is_real = jnp.arange(positions.shape[1]) < rows.lengths[:, None]
@@ -95,14 +116,19 @@ def _run_rows(
     blocks = jnp.where(is_real, own, kv.shape[2] - 1)
     # Advanced indices come first in the result: [B, n, L, 2, Hk, D].
     added = added.transpose(2, 3, 0, 1, 4, 5)
-    return x, kv.at[:, :, blocks, :, positions % BLOCK_SIZE].set(added)
+    kv = kv.at[:, :, blocks, :, positions % BLOCK_SIZE].set(added)
+    found = x.reshape(-1, x.shape[-1])[jnp.maximum(rows.samples, 0)]
+    return StepState(kv, jnp.where((rows.samples < 0)[:, None], state.sampled, found))
 
 
-@partial(jax.jit, static_argnames="config")
-def logits(config: ModelConfig, weights: DecoderTree[Array], hidden: Array) -> Array:
-    """Return f32[S, V] of hidden states [S, hidden]."""
-    normed = _rms_norm(hidden, weights.final_norm, config.rms_norm_eps)
+@partial(jax.jit, static_argnames=("config", "count", "mesh"))
+def logits(
+    config: ModelConfig, weights: DecoderTree[Array], sampled: Array, count: int, mesh: Mesh
+) -> Array:
+    """Return f32[count, V] of the first of a step's samples, [S, hidden]; whole on every device."""
+    normed = _rms_norm(sampled[:count], weights.final_norm, config.rms_norm_eps)
     found = jnp.einsum("sh,vh->sv", normed, weights.head, preferred_element_type=jnp.float32)
+    found = jax.lax.with_sharding_constraint(found, NamedSharding(mesh, P()))
     return _capped(_times(found, config.logit_scale), config.logit_cap)
 
 
@@ -141,7 +167,7 @@ def _attend(
     q: Array,  # [B, n, Hk, G, D]
     added: Array,  # [k|v, B, n, Hk, D]     the step's own
     cached: Array,  # [k|v, B, M, Hk, 64, D], of which what is before the row's first token counts
-    rows: PaddedRows,
+    rows: PaddedRows[Array],
 ) -> Array:  # [B, n, Hk, G, D]
     """Attend with each token to its row's context, the cached blocks gathered before."""
     own_keys, own_values = added.transpose(0, 1, 3, 2, 4)  # [B, Hk, n, D]
@@ -168,7 +194,7 @@ def _attend_in_place(
     added: Array,  # [k|v, B, n, Hk, D]
     kv: Array,  # [L, k|v, N, Hk, 64, D]
     layer: Array,  # i32[]
-    rows: PaddedRows,
+    rows: PaddedRows[Array],
     is_interpreted: bool,
 ) -> Array:  # [B, n, Hk, G, D]
     """Attend as `_attend` does, by a kernel that reads blocks where they lie."""
@@ -188,7 +214,7 @@ def _attend_in_place(
     return merge(cached, AttentionPart(mixed, largest, shares.sum(axis=-1))).astype(q.dtype)
 
 
-def _visible(window: Array, rows: PaddedRows, num_cached: int) -> Array:
+def _visible(window: Array, rows: PaddedRows[Array], num_cached: int) -> Array:
     """Return which of the cached and of the step's own tokens each token sees: bool[B, n, cached +
     n]."""
     num_rows, count = rows.token_ids.shape

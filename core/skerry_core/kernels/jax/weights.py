@@ -158,6 +158,6 @@ def _table(config: ModelConfig, rope: RopeConfig | None) -> int:
     return len(config.ropes) if rope is None else config.ropes.index(rope)
 
 
-def place(array: NDArray[Any], mesh: Mesh, spec: P) -> Array:
-    """Place an array on the devices of a mesh."""
-    return jax.device_put(array, NamedSharding(mesh, spec), may_alias=False)
+def place(arrays: Any, mesh: Mesh, spec: P) -> Any:
+    """Place an array, or a tree of them, on the devices of a mesh."""
+    return jax.device_put(arrays, NamedSharding(mesh, spec), may_alias=False)

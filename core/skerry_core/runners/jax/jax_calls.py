@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from skerry_core.batch import ForwardBatch, Int32
 from skerry_core.config import BLOCK_SIZE
+from skerry_core.kernels.jax.decoder import PaddedRows
 
 _LEAST_CHUNK = 32  # tokens
 _LEAST_CONTEXT = 8  # blocks
@@ -70,19 +71,33 @@ class Buckets:
                 length = min(int(end) - start, self.tokens[-1])
                 yield CompiledCall(np.array([row], np.int32), np.array([start], np.int32), length)
 
-    def inputs(self, batch: ForwardBatch, call: CompiledCall) -> tuple[Int32, Int32, Int32, Int32]:
-        """Return token ids, first positions, lengths and tables of a call: see `PaddedRows`."""
+    def inputs(self, batch: ForwardBatch, call: CompiledCall) -> PaddedRows[Int32]:
+        """Return a call's rows, padded."""
         first = batch.positions[call.starts]
         used = int(first.max() + call.length - 1) // BLOCK_SIZE + 1
         rows = bucket(len(call.rows), self.rows)
         count = 1 if call.length == 1 else bucket(call.length, self.tokens)
         tables = np.maximum(batch.block_tables[call.rows, :used], 0)
-        return (
-            padded(batch.token_ids[call.tokens], (rows, count)),
-            padded(first, (rows,)),
-            padded(np.full(len(call.rows), call.length, np.int32), (rows,)),
-            padded(tables, (rows, bucket(used, self.tables))),
+        place = np.full(batch.num_tokens, -1, np.int32)  # in the padded rows
+        place[call.tokens] = np.add.outer(np.arange(len(call.rows)) * count, np.arange(call.length))
+        samples = np.full(self.rows[-1], -1, np.int32)
+        samples[: batch.num_samples] = place[batch.sample_tokens]
+        return PaddedRows(
+            token_ids=padded(_with_feeds(batch)[call.tokens], (rows, count)),
+            first=padded(first, (rows,)),
+            lengths=padded(np.full(len(call.rows), call.length, np.int32), (rows,)),
+            tables=padded(tables, (rows, bucket(used, self.tables))),
+            samples=samples,
         )
+
+
+def _with_feeds(batch: ForwardBatch) -> Int32:
+    """Return a batch's token ids as `PaddedRows` has them."""
+    if batch.feeds is None:
+        return batch.token_ids
+    token_ids = batch.token_ids.copy()
+    token_ids[batch.feeds[:, 0]] = -1 - batch.feeds[:, 1]
+    return token_ids
 
 
 def sizes_up_to(largest: int, *, least: int) -> tuple[int, ...]:

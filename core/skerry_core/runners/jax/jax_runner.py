@@ -1,9 +1,10 @@
 """Runs a model with JAX: XLA on a CPU, GPU or TPU, one compiled program per bucket of shapes.
 
 A step is cut into calls of few shapes (see `jax_calls`), so that some twenty programs serve every
-batch; `warm_up` compiles them all, and they are kept on disk between starts. Hidden
-states and logits come back to the host, where sampling is the numba kernel's, equal to
-`skerry_core.sampling` bit for bit.
+batch; `warm_up` compiles them all, and they are kept on disk between starts. States of samples and
+their logits stay on the device. On a CPU, where XLA is slower at it, tokens are chosen by the
+numba kernel; elsewhere on the device, and a step is computed while the next one is prepared
+(`jax_sampler`). Both are equal to `skerry_core.sampling` bit for bit.
 
 XLA chooses its products by shape, so bits depend on the buckets: `batch_invariant` is False.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,11 +27,12 @@ from jax.sharding import PartitionSpec as P
 from jax.stages import Compiled
 from numpy.typing import NDArray
 
-from skerry_core.batch import Float32, ForwardBatch, Int32, StepResult
+from skerry_core.batch import Float32, ForwardBatch, StepResult
 from skerry_core.config import ConfigError, KVDtype, KVFormat, ModelConfig
 from skerry_core.kernels.jax.decoder import (
     Attention,
     PaddedRows,
+    StepState,
     logits,
     read_block,
     run_rows,
@@ -47,9 +50,17 @@ from skerry_core.models.loading import read_decoder
 from skerry_core.runner import Progress, RunnerSetup
 from skerry_core.runners.checks import check_batch, check_block, check_block_data
 from skerry_core.runners.host_sampling import HostSampler
-from skerry_core.runners.jax.jax_calls import Buckets, bucket, cut, padded
+from skerry_core.runners.jax.jax_calls import Buckets, bucket
+from skerry_core.runners.jax.jax_sampler import (
+    NOTHING_SAMPLED,
+    JaxSampler,
+    OnDevice,
+    OnHost,
+    Place,
+    SampledStep,
+)
 
-VERSION = 5  # of the arithmetic: part of the numeric build
+VERSION = 6  # of the arithmetic: part of the numeric build
 
 _DTYPES: dict[str, KVDtype] = {"float32": "float32", "float16": "float16", "bfloat16": "bfloat16"}
 
@@ -74,10 +85,12 @@ class JaxRunner:
         max_samples: int = 64,
         formats: Sequence[str] = (),
         attention: Attention | None = None,
+        chooses: Place | None = None,
         progress: Progress = lambda message, share: None,
     ) -> None:
         """`mesh` is what the weights were assembled on. `formats` names the formats that they were
-        stored in. `attention` is the device's own unless named. Raises ConfigError."""
+        stored in. `attention`, and where tokens are chosen, are the device's own unless named.
+        Raises ConfigError."""
         dtype = str(weights.embedding.dtype)
         if dtype not in _DTYPES:
             raise ConfigError(f"weights must be float32, float16 or bfloat16, got {dtype}")
@@ -94,12 +107,21 @@ class JaxRunner:
         self._attention = attention or attention_of(config)
         layers, _, heads, size, width = self.kv_format.shape
         # One block more than the pool's is scratch: padding writes there.
-        self._kv = jnp.zeros(
-            (layers, 2, num_blocks + 1, heads, size, width), dtype,
-            device=NamedSharding(mesh, KV_SPEC),
-        )  # fmt: skip
-        self._logits: Float32 = np.zeros((0, config.vocab_size), np.float32)
-        self._sample = HostSampler(config.vocab_size, cache_dir, progress)
+        shape = layers, 2, num_blocks + 1, heads, size, width
+        kv = jnp.zeros(shape, dtype, device=NamedSharding(mesh, KV_SPEC))
+        whole = NamedSharding(mesh, P())
+        sampled = jnp.zeros((max_samples, config.hidden_size), dtype, device=whole)
+        self._state = StepState(kv, sampled)
+        self._logits: Array | Float32 = np.zeros((0, config.vocab_size), np.float32)
+        self._num_samples = 0
+        self._under_way: deque[SampledStep] = deque()
+        self._sampler: JaxSampler
+        self.overlaps = (chooses or _default_place()) == "device"
+        if self.overlaps:
+            self._sampler = OnDevice(config.vocab_size, max_samples, mesh)
+        else:
+            host = HostSampler(config.vocab_size, cache_dir, progress)
+            self._sampler = OnHost(host, place(np.zeros(max_samples, np.int32), mesh, P()))
         self._programs: dict[tuple[int, ...], Compiled] = {}  # by shape
         self._buckets = Buckets.of(max_samples, max_step_tokens, config.max_context)
         about = ["jax", VERSION, jax.__version__, *_processor(), mesh.size, dtype]
@@ -120,6 +142,7 @@ class JaxRunner:
         num_devices: int = 1,
         dtype: str = "float32",
         attention: Attention | None = None,
+        chooses: Place | None = None,
         progress: Progress = lambda message, share: None,
     ) -> JaxRunner:
         """Load a GGUF or safetensors model. Raises WeightsError or ConfigError.
@@ -131,14 +154,14 @@ class JaxRunner:
         if threads < 1:
             raise ConfigError(f"threads must be at least 1, got {threads}")
         os.environ.setdefault(_THREADS, str(threads))
-        _keep_on_disk(cache_dir)
+        keep_on_disk(cache_dir)
         mesh = mesh_of(num_devices)
         target = jnp.dtype(dtype)
         config, tensors, formats = read_decoder(weights, lambda array: array.astype(target), "jax")
         return cls(
             config, assemble(config, tensors, mesh), mesh=mesh, num_blocks=num_blocks,
             cache_dir=cache_dir, max_step_tokens=max_step_tokens, max_samples=max_samples,
-            formats=formats, attention=attention, progress=progress,
+            formats=formats, attention=attention, chooses=chooses, progress=progress,
         )  # fmt: skip
 
     @classmethod
@@ -157,83 +180,73 @@ class JaxRunner:
         total = len(steps) + len(self._buckets.rows)
         for done, (rows, count, width) in enumerate(steps):
             progress("compiling JAX programs", done / total)
-            per_row = np.zeros(rows, np.int32)
-            tokens, tables = (np.zeros((rows, n), np.int32) for n in (count, width))
-            self._step_program(self._rows(tokens, per_row, per_row, tables))
+            shapes = (rows, count), (rows,), (rows,), (rows, width), (self.max_samples,)
+            inputs = PaddedRows(*(np.zeros(shape, np.int32) for shape in shapes))
+            self._step_program(place(inputs, self._mesh, P()))
         for done, count in enumerate(self._buckets.rows, len(steps)):
             progress("compiling JAX programs", done / total)
-            shape = (count, self.model.hidden_size)
-            self._head_program(self._put(np.zeros(shape, self._weights.embedding.dtype)))
+            self._head_program(count)
+            self._sampler.warm_up(count)
         self.admit_block(0, self.export_block(0))
         progress("JAX programs are ready", 1.0)
 
     def execute(self, batch: ForwardBatch) -> StepResult:
+        self.launch(batch)
+        return self.collect()
+
+    def launch(self, batch: ForwardBatch) -> None:
         check_batch(batch, self)
-        calls = list(self._buckets.calls(batch))
-        answers = [self._run(*self._buckets.inputs(batch, call)) for call in calls]
-        hidden = np.empty((batch.num_tokens, self.model.hidden_size), self._weights.embedding.dtype)
-        for call, answer in zip(calls, answers, strict=True):
-            hidden[call.tokens] = np.asarray(answer)[: len(call.rows), : call.length]
-        self._logits = self._head(hidden[batch.sample_tokens])
-        return self._sample(self._logits, batch.sampling)
+        for call in self._buckets.calls(batch):
+            rows = place(self._buckets.inputs(batch, call), self._mesh, P())
+            step = self._step_program(rows)
+            self._state = step(self._weights, self._state, rows, self._sampler.made)
+        self._num_samples = batch.num_samples
+        if batch.num_samples:
+            count = bucket(batch.num_samples, self._buckets.rows)
+            self._logits = self._head_program(count)(self._weights, self._state.sampled)
+            self._under_way.append(self._sampler.begin(self._logits, batch.sampling))
+        else:
+            self._under_way.append(NOTHING_SAMPLED)
+
+    def collect(self) -> StepResult:
+        return self._under_way.popleft().result()
 
     def last_logits(self) -> Float32:
-        return self._logits
+        logits: Float32 = np.asarray(self._logits)[: self._num_samples]
+        return logits
 
     def export_block(self, block: int) -> NDArray[np.generic]:
         check_block(block, self.num_blocks)
-        data: NDArray[np.generic] = np.array(read_block(self._kv, block))
+        data: NDArray[np.generic] = np.array(read_block(self._state.kv, block))
         # NumPy has no bfloat16: its bits travel as uint16.
         return data.view(np.uint16) if self.kv_format.dtype == "bfloat16" else data
 
     def admit_block(self, block: int, data: NDArray[np.generic]) -> None:
         check_block(block, self.num_blocks)
         check_block_data(data, self.kv_format)
-        values = np.ascontiguousarray(data).view(self._kv.dtype)
-        self._kv = write_block(self._kv, block, place(values, self._mesh, BLOCK_SPEC), self._mesh)
+        kv = self._state.kv
+        values = place(np.ascontiguousarray(data).view(kv.dtype), self._mesh, BLOCK_SPEC)
+        self._state = self._state._replace(kv=write_block(kv, block, values, self._mesh))
 
     def close(self) -> None:
-        self._kv = jnp.zeros(0)
+        self._under_way.clear()
+        del self._state
 
-    def _run(self, token_ids: Int32, first: Int32, lengths: Int32, tables: Int32) -> Array:
-        """Run one call; hidden states [>= b, >= length, hidden], still on the device."""
-        rows = self._rows(token_ids, first, lengths, tables)
-        hidden, self._kv = self._step_program(rows)(self._weights, self._kv, rows)
-        return hidden
-
-    def _rows(self, *arrays: Int32) -> PaddedRows:
-        return PaddedRows(*map(self._put, arrays))
-
-    def _put(self, array: NDArray[np.generic]) -> Array:
-        """Put an array on every device. `jnp.asarray` would compile a program for each shape."""
-        return place(array, self._mesh, P())
-
-    def _step_program(self, rows: PaddedRows) -> Compiled:
+    def _step_program(self, rows: PaddedRows[Array]) -> Compiled:
         """Return the step over rows of such shapes."""
         key = (*rows.token_ids.shape, rows.tables.shape[1])
         if key not in self._programs:
-            arguments = self.model, self._weights, self._kv, rows, self._attention, self._mesh
-            self._programs[key] = run_rows.lower(*arguments).compile()
+            arguments = self.model, self._weights, self._state, rows, self._sampler.made
+            lowered = run_rows.lower(*arguments, self._attention, self._mesh)
+            self._programs[key] = lowered.compile()
         return self._programs[key]
 
-    def _head_program(self, hidden: Array) -> Compiled:
-        """Return logits of so many hidden states."""
-        key = (len(hidden),)
-        if key not in self._programs:
-            self._programs[key] = logits.lower(self.model, self._weights, hidden).compile()
-        return self._programs[key]
-
-    def _head(self, hidden: NDArray[np.generic]) -> Float32:
-        """Compute logits f32[S, V] of hidden states [S, hidden]."""
-        found = np.empty((len(hidden), self.model.vocab_size), np.float32)
-        start = 0
-        rows = self._buckets.rows
-        for piece in cut(hidden, rows[-1]):
-            states = self._put(padded(piece, (bucket(len(piece), rows), hidden.shape[1])))
-            answer = self._head_program(states)(self._weights, states)
-            found[start : start + len(piece)] = np.asarray(answer)[: len(piece)]
-            start += len(piece)
-        return found
+    def _head_program(self, count: int) -> Compiled:
+        """Return logits of so many samples."""
+        if (count,) not in self._programs:
+            arguments = self.model, self._weights, self._state.sampled, count, self._mesh
+            self._programs[count,] = logits.lower(*arguments).compile()
+        return self._programs[count,]
 
 
 def mesh_of(num_devices: int) -> Mesh:
@@ -252,10 +265,15 @@ def attention_of(config: ModelConfig) -> Attention:
     return "pallas" if jax.devices()[0].platform == "gpu" and takes else "xla"
 
 
+def _default_place() -> Place:
+    """Return where tokens are chosen: XLA on a CPU takes several times as long as our kernel."""
+    return "host" if jax.devices()[0].platform == "cpu" else "device"
+
+
 _THREADS = "PJRT_NPROC"  # read by XLA when its CPU client is made
 
 
-def _keep_on_disk(cache_dir: Path) -> None:
+def keep_on_disk(cache_dir: Path) -> None:
     jax.config.update("jax_compilation_cache_dir", str(cache_dir / "jax" / _cpu()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)

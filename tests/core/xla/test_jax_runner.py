@@ -70,13 +70,13 @@ def test_a_step_takes_the_memory_of_kv_over(llama: Path) -> None:
     runner = JaxRunner.open(
         llama, cache_dir=CACHE, threads=1, num_blocks=4, max_step_tokens=4, max_samples=4
     )
-    before, place = runner._kv, runner._kv.unsafe_buffer_pointer()
+    before, place = runner._state.kv, runner._state.kv.unsafe_buffer_pointer()
     runner.execute(batch_of(Piece([5], 0, [2])))
-    between = runner._kv
+    between = runner._state.kv
     runner.admit_block(1, runner.export_block(2))
     assert before.is_deleted()
     assert between.is_deleted()
-    assert runner._kv.unsafe_buffer_pointer() == place
+    assert runner._state.kv.unsafe_buffer_pointer() == place
 
 
 def test_a_chunk_longer_than_any_bucket_is_cut(llama: Path) -> None:
@@ -131,7 +131,7 @@ def test_two_devices_give_what_one_does(subprocess_env: dict[str, str], llama: P
     """Of a CPU; heads, feed-forward networks and vocabularies divided, KV crosses both ways."""
     env = {**subprocess_env, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     subprocess.run(
-        [sys.executable, "-m", "tests.core.runners.two_devices", str(llama)],
+        [sys.executable, "-m", "tests.core.xla.two_devices", str(llama)],
         env=env,
         cwd=ROOT,
         check=True,

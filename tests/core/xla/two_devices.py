@@ -1,4 +1,4 @@
-"""`python -m tests.core.runners.two_devices MODEL`: a model divided over two devices, and on one.
+"""`python -m tests.core.xla.two_devices MODEL`: a model divided over two devices, and on one.
 
 XLA makes two devices of a CPU where `XLA_FLAGS` says so, before JAX is imported.
 """
@@ -29,7 +29,7 @@ def main(path: Path) -> None:
         for count in (1, 2)
     )
     assert one.numeric_build != two.numeric_build
-    assert [shard.data.shape[3] for shard in two._kv.addressable_shards] == [1, 1]
+    assert [shard.data.shape[3] for shard in two._state.kv.addressable_shards] == [1, 1]
     for first, second in ((one, two), (two, one)):
         logits = teacher_forced(first, tokens[:70], (69, 1), table)
         np.testing.assert_allclose(logits, expected[:70], rtol=0, atol=2e-5)
