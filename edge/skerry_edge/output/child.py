@@ -8,7 +8,8 @@ import msgspec
 
 from skerry.errors import InvalidInput
 from skerry_edge.families.family import Family
-from skerry_edge.output.plan import OutputAsked, plan_fields
+from skerry_edge.output.asked import OutputAsked
+from skerry_edge.output.plan import plan_fields
 from skerry_regions.process import confined
 
 CPU_SECONDS = 0.5  # of a request: a megabyte of schemas takes 0.1

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from skerry.errors import InvalidInput
+from skerry_edge.output.asked import OutputAsked
 from skerry_edge.output.one_of import Schema
 from skerry_edge.output.schema import checked
 from skerry_edge.output.unenforced import Unenforced
@@ -19,16 +20,6 @@ from skerry_regions.wire.protocol import MAX_GRAMMAR, GrammarSpec
 MAX_CHOICES = 1000
 ANY_OBJECT: Schema = {"type": "object"}
 _WITHOUT = {"schema": ("text", "json_schema"), "json_schema": ("text", "json_object")}  # types
-
-
-class FormatRequest(Protocol):
-    """The fields that both dialects' requests share."""
-
-    response_format: dict[str, Any] | None
-    guided_json: dict[str, Any] | str | None
-    guided_regex: str | None
-    guided_choice: list[str] | None
-    guided_grammar: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +31,7 @@ class OutputFormat:
 
 
 def output_format(
-    request: FormatRequest, unenforced: Unenforced | None = None
+    request: OutputAsked, unenforced: Unenforced | None = None
 ) -> OutputFormat | None:
     """Return the format of a request's output; None is free text. For `unenforced` see `checked`:
     it is used where the caller said `strict: false`.

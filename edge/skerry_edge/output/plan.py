@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
 from skerry.errors import InvalidInput, Unavailable
+from skerry.wire import TextFields
 from skerry_edge.families.family import Family
 from skerry_edge.families.recognition import Thought
-from skerry_edge.output.format import FormatRequest, OutputFormat, output_format
+from skerry_edge.output.asked import OutputAsked
+from skerry_edge.output.format import OutputFormat, output_format
 from skerry_edge.output.one_of import Schema
 from skerry_edge.output.tool_grammars import framed, tool_grammar
-from skerry_edge.output.tools import Toolbox, ToolRequest, toolbox
+from skerry_edge.output.tools import Toolbox, toolbox
 from skerry_edge.output.unenforced import Unenforced
 from skerry_edge.text.desk import TenantDesk
 from skerry_edge.text.model import TextModel
@@ -28,25 +30,6 @@ INLINE_WEIGHT: Final = 16 << 10  # looked at on the event loop: a thousand value
 MAX_KEPT_BYTES: Final = 32 << 20  # of plans that are remembered, of all tenants …
 MAX_TENANT_KEPT_BYTES: Final = 2 << 20  # … and of each; those of twenty tools take 40,000
 MAX_WEIGHT: Final = 2 << 20  # of all schemas and tools of a request; ten times MAX_GRAMMAR
-
-
-class OutputRequest(FormatRequest, ToolRequest, Protocol):
-    """The fields that both dialects' requests share."""
-
-
-class OutputAsked(msgspec.Struct):
-    """Just these fields, as they go to the child."""
-
-    response_format: dict[str, Any] | None = None
-    guided_json: dict[str, Any] | str | None = None
-    guided_regex: str | None = None
-    guided_choice: list[str] | None = None
-    guided_grammar: str | None = None
-    tools: list[dict[str, Any]] | None = None
-    functions: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
-    function_call: str | dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +72,12 @@ class OutputPlanner:
         )
 
     async def plan(
-        self, desk: TenantDesk, text: TextModel, request: OutputRequest, *, is_strict: bool = False
+        self,
+        desk: TenantDesk,
+        text: TextModel,
+        request: TextFields | OutputAsked,
+        *,
+        is_strict: bool = False,
     ) -> OutputPlan:
         """Return the plan of a request's output. With `is_strict` tools are held to all that they
         say.
@@ -140,7 +128,7 @@ class OutputPlanner:
         return msgspec.convert(answer["plan"], OutputPlan)
 
 
-def plan_fields(family: Family, asked: OutputRequest, *, is_strict: bool = False) -> OutputPlan:
+def plan_fields(family: Family, asked: OutputAsked, *, is_strict: bool = False) -> OutputPlan:
     """Raises `InvalidInput`, naming the field, for what cannot be held."""
     unenforced = Unenforced()
     wanted = output_format(asked, None if is_strict else unenforced)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 from skerry.errors import InvalidInput
+from skerry_edge.output.asked import OutputAsked
 from skerry_edge.output.one_of import Schema
 from skerry_edge.output.schema import checked
 from skerry_edge.output.unenforced import Unenforced
@@ -55,17 +56,7 @@ class Toolbox:
         return () if self.choice == "none" else self.listed
 
 
-class ToolRequest(Protocol):
-    """The fields that both dialects' requests share."""
-
-    tools: list[dict[str, Any]] | None
-    functions: list[dict[str, Any]] | None
-    tool_choice: str | dict[str, Any] | None
-    function_call: str | dict[str, Any] | None
-    parallel_tool_calls: bool | None
-
-
-def toolbox(request: ToolRequest, unenforced: Unenforced | None = None) -> Toolbox | None:
+def toolbox(request: OutputAsked, unenforced: Unenforced | None = None) -> Toolbox | None:
     """Return what a request offers; None when it offers nothing. For `unenforced` see `checked`: it
     is used where a tool does not say `strict: true`. Raises `InvalidInput` with the path."""
     field = "tools" if request.tools else "functions"

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from skerry.errors import InvalidInput, PromptTooLong
-from skerry.wire import Message, ThinkingFields
+from skerry.wire import THINKING, Message, SamplingFields, TextFields
 from skerry_edge.limits import Limits
 from skerry_edge.telemetry import tracing
 from skerry_edge.text.desk import Desk
@@ -27,37 +27,7 @@ OPENAI_TEMPERATURE = 1.0
 SEED_MASK = (1 << 64) - 1
 
 
-class SamplingRequest(Protocol):
-    """The fields that both dialects' requests share."""
-
-    temperature: float | None
-    top_p: float | None
-    top_k: int | None
-    min_p: float | None
-    typical_p: float | None
-    repetition_penalty: float | None
-    frequency_penalty: float | None
-    presence_penalty: float | None
-    seed: int | None
-    stop: str | list[str] | None
-    logit_bias: dict[str, float] | None
-
-
-class PlainRequest(Protocol):
-    """The fields that make an output more than text, and a prompt more than turns."""
-
-    response_format: dict[str, Any] | None
-    guided_json: dict[str, Any] | str | None
-    guided_regex: str | None
-    guided_choice: list[str] | None
-    guided_grammar: str | None
-    tools: list[dict[str, Any]] | None
-    functions: list[dict[str, Any]] | None
-    tool_choice: str | dict[str, Any] | None
-    function_call: str | dict[str, Any] | None
-
-
-def is_plain(request: PlainRequest, messages: Sequence[Message]) -> bool:
+def is_plain(request: TextFields, messages: Sequence[Message]) -> bool:
     """Return whether neither tools nor a format play a part in a request: rooms that nothing needs
     for are not entered."""
     return (
@@ -79,9 +49,9 @@ def _is_plain_turn(message: Message) -> bool:
     return not called and message.role not in ("tool", "function")
 
 
-def says_thinking(request: ThinkingFields) -> bool:
+def says_thinking(request: TextFields) -> bool:
     """Return whether a request says anything of how much is thought before the answer."""
-    return any(getattr(request, name) is not None for name in ThinkingFields.__struct_fields__)
+    return any(getattr(request, name) is not None for name in THINKING)
 
 
 def content_text(message: Message) -> str:
@@ -239,7 +209,7 @@ def output_floor(asked: int | None, limit: int) -> int:
 
 
 def sampling(
-    request: SamplingRequest,
+    request: SamplingFields,
     text: TextModel,
     defaults: SamplingDefaults,
     *,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from skerry.errors import InvalidInput
-from skerry.wire import ReasoningEffort, ThinkingFields
+from skerry.wire import THINKING, ReasoningEffort, TextFields
 from skerry_edge.families.family import is_mark
 from skerry_edge.text.model import Prompt, TextModel
 from skerry_edge.text.prompts import plain_chars
@@ -53,14 +53,15 @@ class Thinking:
 
 
 def thinking(
-    asked: ThinkingFields, text: TextModel, *, is_strict: bool = False, is_raw: bool = False
+    asked: TextFields, text: TextModel, *, is_strict: bool = False, is_raw: bool = False
 ) -> Thinking:
     """Return what a request says of thinking; of one that `is_raw` it changes nothing. Raises
     `InvalidInput` for variables that are too long, and where it `is_strict` for what changes
     nothing."""
     if is_raw:
-        names = ThinkingFields.__struct_fields__
-        found = Thinking(ignored=tuple(name for name in names if getattr(asked, name) is not None))
+        found = Thinking(
+            ignored=tuple(name for name in THINKING if getattr(asked, name) is not None)
+        )
     else:
         found = _thinking(asked, text)
     if found.ignored and is_strict:
@@ -72,7 +73,7 @@ def thinking(
     return found
 
 
-def _thinking(asked: ThinkingFields, text: TextModel) -> Thinking:
+def _thinking(asked: TextFields, text: TextModel) -> Thinking:
     given = asked.chat_template_kwargs or {}
     if plain_chars(given) > MAX_FLAG_CHARS:
         raise InvalidInput(

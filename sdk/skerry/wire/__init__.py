@@ -109,35 +109,38 @@ ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "
 LogitBias = dict[str, Annotated[float, Meta(ge=-100.0, le=100.0)]]
 
 
-class ThinkingFields(Struct, kw_only=True):
-    """How much is thought before the answer, by the names of OpenAI and of open models' servers."""
-
-    reasoning_effort: ReasoningEffort | None = None
-    enable_thinking: bool | None = None
-    thinking_token_budget: Annotated[int, Meta(ge=0, le=MAX_OUTPUT_TOKENS)] | None = None
-    chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=64)] | None = None
+THINKING = ("reasoning_effort", "enable_thinking", "thinking_token_budget", "chat_template_kwargs")
+"""Fields that say how much is thought before the answer."""
 
 
-class TextGenerationInput(ThinkingFields, kw_only=True):
-    """Body of `/ai/run/{model}` for text generation: exactly one of `prompt` and `messages`."""
+class SamplingFields(Struct, kw_only=True):
+    """How tokens are drawn, and where an answer ends, by the names of OpenAI and of open models'
+    servers."""
 
-    prompt: Annotated[str, Meta(min_length=1)] | None = None
-    messages: Annotated[list[Message], Meta(min_length=1, max_length=2000)] | None = None
-    raw: bool | None = None
-    stream: bool | None = None
-    max_tokens: MaxTokens | None = None
     temperature: Temperature | None = None
     top_p: TopP | None = None
-    top_k: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=1000)] | None = None
     min_p: MinP | None = None
     typical_p: TopP | None = None
-    seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] | None = None
+    seed: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
     repetition_penalty: RepetitionPenalty | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     stop: StopText | Annotated[list[StopText], Meta(max_length=16)] | None = None
     logit_bias: Annotated[LogitBias, Meta(max_length=300)] | None = None
+    ignore_eos: bool | None = None
     lora: str | None = None
+
+
+class TextFields(SamplingFields, kw_only=True):
+    """What requests of both dialects say of a conversation's answer."""
+
+    stream: bool | None = None
+    max_tokens: MaxTokens | None = None
+    reasoning_effort: ReasoningEffort | None = None
+    enable_thinking: bool | None = None
+    thinking_token_budget: Annotated[int, Meta(ge=0, le=MAX_OUTPUT_TOKENS)] | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=64)] | None = None
     response_format: dict[str, Any] | None = None
     guided_json: dict[str, Any] | str | None = None
     guided_regex: str | None = None
@@ -148,8 +151,17 @@ class TextGenerationInput(ThinkingFields, kw_only=True):
     tool_choice: str | dict[str, Any] | None = None
     function_call: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
-    ignore_eos: bool | None = None
     options: RunOptions | None = None
+
+
+class TextGenerationInput(TextFields, kw_only=True):
+    """Body of `/ai/run/{model}` for text generation: exactly one of `prompt` and `messages`."""
+
+    prompt: Annotated[str, Meta(min_length=1)] | None = None
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=2000)] | None = None
+    raw: bool | None = None
+    top_k: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] | None = None
 
 
 class NativeToolCall(Struct):

@@ -10,19 +10,12 @@ from skerry.wire import (
     MAX_OUTPUT_TOKENS,
     ApiMessage,
     FinishReason,
-    LogitBias,
     MaxTokens,
     Message,
-    MinP,
-    Penalty,
-    RepetitionPenalty,
-    RunOptions,
-    StopText,
-    Temperature,
-    ThinkingFields,
+    SamplingFields,
+    TextFields,
     TokenLogprob,
     TokenUsage,
-    TopP,
 )
 from skerry.wire.encoders import EmbeddingUsage
 
@@ -47,46 +40,20 @@ CacheRetention = Literal["in_memory", "in-memory", "24h"]  # how `CacheOptions.t
 CacheKey = Annotated[str, Meta(max_length=1024)]  # of requests with a common beginning
 
 
-class ChatCompletionRequest(ThinkingFields, kw_only=True):
+class ChatCompletionRequest(TextFields, kw_only=True):
     """Body of `/ai/v1/chat/completions`."""
 
     model: str
     messages: Annotated[list[Message], Meta(min_length=1, max_length=2000)]
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: MaxTokens | None = None
     max_completion_tokens: MaxTokens | None = None
-    temperature: Annotated[float, Meta(ge=0.0, le=5.0)] | None = None
-    top_p: TopP | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=1000)] | None = None
-    min_p: MinP | None = None
-    typical_p: TopP | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
-    seed: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
-    stop: StopText | Annotated[list[StopText], Meta(max_length=16)] | None = None
-    frequency_penalty: Penalty | None = None
-    presence_penalty: Penalty | None = None
-    repetition_penalty: RepetitionPenalty | None = None
-    logit_bias: Annotated[LogitBias, Meta(max_length=300)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=MAX_OUTPUT_TOKENS)] | None = None
-    ignore_eos: bool | None = None
-    lora: str | None = None
-    response_format: dict[str, Any] | None = None
-    guided_json: dict[str, Any] | str | None = None
-    guided_regex: str | None = None
-    guided_choice: list[str] | None = None
-    guided_grammar: str | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = None
-    functions: list[dict[str, Any]] | None = None
-    function_call: str | dict[str, Any] | None = None
     prompt_cache_key: CacheKey | None = None
     prompt_cache_options: CacheOptions | None = None
     prompt_cache_retention: CacheRetention | None = None
-    options: RunOptions | None = None
 
 
 class ChatRunInput(ChatCompletionRequest, kw_only=True):
@@ -135,7 +102,7 @@ MAX_PROMPT_ITEMS = 1 << 17  # token ids of a prompt; the context window is the r
 PromptItem = str | int | list[int]  # a text, or a token id of one prompt, or a prompt in token ids
 
 
-class CompletionRequest(Struct):
+class CompletionRequest(SamplingFields, kw_only=True):
     """Body of `/ai/v1/completions`: one prompt or several, each as text or as token ids."""
 
     model: str
@@ -144,23 +111,10 @@ class CompletionRequest(Struct):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: Annotated[int, Meta(ge=0, le=MAX_OUTPUT_TOKENS)] | None = None
-    temperature: Temperature | None = None
-    top_p: TopP | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=1000)] | None = None
-    min_p: MinP | None = None
-    typical_p: TopP | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
     best_of: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
-    seed: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
-    stop: StopText | Annotated[list[StopText], Meta(max_length=16)] | None = None
-    frequency_penalty: Penalty | None = None
-    presence_penalty: Penalty | None = None
-    repetition_penalty: RepetitionPenalty | None = None
-    logit_bias: Annotated[LogitBias, Meta(max_length=300)] | None = None
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=MAX_OUTPUT_TOKENS)] | None = None
-    ignore_eos: bool | None = None
-    lora: str | None = None
 
 
 class CompletionLogprobs(Struct):

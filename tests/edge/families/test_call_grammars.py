@@ -23,7 +23,8 @@ from skerry_edge.families.family import Family, ReaderSpec
 from skerry_edge.families.recognition import Thought
 from skerry_edge.families.table import ENTRIES, TAUGHT
 from skerry_edge.families.writer import written_calls
-from skerry_edge.output.plan import OutputAsked, OutputPlan, plan_fields
+from skerry_edge.output.asked import OutputAsked
+from skerry_edge.output.plan import OutputPlan, plan_fields
 
 FAMILIES = {entry.family.name: entry.family for entry in ENTRIES} | {TAUGHT.name: TAUGHT}
 EACH = [

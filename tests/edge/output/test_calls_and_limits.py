@@ -17,7 +17,8 @@ from tests.edge.tool_dialects import DIALECTS, Said, ask_with_tool
 
 from skerry_core.grammar.lowering import lower
 from skerry_edge.families.table import LLAMA, MISTRAL_LIST, TAUGHT
-from skerry_edge.output.plan import OutputAsked, plan_fields
+from skerry_edge.output.asked import OutputAsked
+from skerry_edge.output.plan import plan_fields
 from skerry_regions.models.model_files import ModelFiles
 
 pytestmark = pytest.mark.model

@@ -9,7 +9,8 @@ from tests.edge.support import ByteText
 
 from skerry.errors import InvalidInput
 from skerry_edge.output import plan as plans
-from skerry_edge.output.plan import OutputAsked, OutputPlan, OutputPlanner, plan_fields
+from skerry_edge.output.asked import OutputAsked
+from skerry_edge.output.plan import OutputPlan, OutputPlanner, plan_fields
 from skerry_edge.text.desk import Desk
 from skerry_edge.text.model import TextModel
 from skerry_regions.process.confined import Confined

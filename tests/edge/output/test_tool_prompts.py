@@ -10,7 +10,8 @@ from tests.edge.families.transcripts import TEMPLATES, described, model
 
 from skerry.wire import Message
 from skerry_edge.families.recognition import family_of
-from skerry_edge.output.plan import OutputAsked, OutputPlan, plan_fields
+from skerry_edge.output.asked import OutputAsked
+from skerry_edge.output.plan import OutputPlan, plan_fields
 from skerry_edge.output.tool_prompts import with_tools
 from skerry_edge.text.templates.template import ChatTemplate
 

@@ -28,7 +28,7 @@ from tests.regions.toy_nodes import (
 
 from skerry.errors import InvalidInput, Unavailable
 from skerry_edge.families.table import TAUGHT
-from skerry_edge.output.plan import OutputAsked
+from skerry_edge.output.asked import OutputAsked
 from skerry_edge.output.tool_grammars import tool_grammar
 from skerry_edge.output.tools import toolbox
 from skerry_regions.node.grammar.grammars import Grammars
