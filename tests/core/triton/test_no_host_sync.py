@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 from tests.core.paged_kv import DEVICE
-from tests.core.runners.runner_suite import Piece, batch_of, write_model
+from tests.core.runners.runner_suite import Piece, batch_of
+from tests.core.triton.triton_runners import open_runner
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from skerry_core.batch import ForwardBatch
-from skerry_core.runners.torch.torch_runner import TorchRunner
 
-pytestmark = pytest.mark.triton
+pytestmark = [pytest.mark.gpu, pytest.mark.triton]
 
 pytest.importorskip("triton")
 
@@ -66,12 +66,9 @@ def styled(batch: ForwardBatch) -> ForwardBatch:
     return batch
 
 
-def test_steps_are_launched_without_waiting(tmp_path: Path) -> None:
+def test_steps_are_launched_without_waiting(models: dict[str, Path]) -> None:
     """One with a chunk, and one that only decodes what that made."""
-    runner = TorchRunner.open(
-        write_model(tmp_path, "qwen2"), num_blocks=4, max_samples=2, threads=1, kernels="triton",
-        device=str(DEVICE),
-    )  # fmt: skip
+    runner = open_runner(models["qwen2"], num_blocks=4, max_samples=2)
     prefill = batch_of(Piece([5, 9], 0, [2]))
     decode = styled(batch_of(Piece([0], 2, [2])))
     decode.feeds = np.array([[0, 1]], np.int32)
