@@ -23,17 +23,17 @@ _FILLED = 32  # blocks that are filled at once
 
 
 def step_seconds(subject: Subject, runner: TorchRunner, steps: Sequence[ForwardBatch]) -> float:
-    """Return the median seconds of a step of those that follow one another: the next one is
-    launched while one is computed, as the engine does."""
+    """Return the median seconds of a step of those that follow one another."""
+    return subject.seconds(partial(run_chain, runner, steps)) / len(steps)
 
-    def run() -> None:
-        runner.launch(steps[0])
-        for following in steps[1:]:
-            runner.launch(following)
-            runner.collect()
+
+def run_chain(runner: TorchRunner, steps: Sequence[ForwardBatch]) -> None:
+    """Launch each step while the one before is computed, as the engine does."""
+    runner.launch(steps[0])
+    for following in steps[1:]:
+        runner.launch(following)
         runner.collect()
-
-    return subject.seconds(run) / len(steps)
+    runner.collect()
 
 
 def decode_figure(

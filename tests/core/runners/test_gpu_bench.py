@@ -67,6 +67,22 @@ def test_a_dry_run_tells_its_figures(
         assert all(figure["value"] >= 0 for figure in rows)
 
 
+@pytest.mark.slow
+def test_a_dry_profile_tells_steps_and_their_kernels(
+    subprocess_env: dict[str, str], tmp_path: Path
+) -> None:
+    file = tmp_path / "profile.json"
+    told = started(subprocess_env, "bench.gpu_profile", "--dry", "--json", str(file))
+    assert told.returncode == 0, told.stderr
+    parts = json.loads(file.read_text())["parts"]
+    assert list(parts) == ["decode, 1 rows", "decode, 2 rows", "prefill"]
+    for part in parts.values():
+        step, *kernels = part["rows"]
+        assert min(step["busy"], step["elapsed"], step["least"]) > 0
+        assert sum(kernel["share"] for kernel in kernels) == pytest.approx(1)
+        assert sum(kernel["micros"] for kernel in kernels) >= 1e3 * step["busy"] * 0.999
+
+
 # --- parts that fail -----------------------------------------------------------------------------
 
 PROGRAM = """

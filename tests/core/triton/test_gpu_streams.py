@@ -10,6 +10,7 @@ import torch
 pytest.importorskip("triton")
 
 from bench.device.gpu_kernels import Gap, Kernel, busy_micros, gaps, idle_share, kernels_of
+from bench.device.gpu_profiles import KernelRow, kernel_rows
 from bench.device.gpu_sizes import TINY
 from bench.device.gpu_streams import ClosedLoop, lengths
 from bench.device.random_weights import random_weights
@@ -40,6 +41,20 @@ def test_a_kernel_over_others_hides_their_gaps() -> None:
     assert busy_micros(kernels) == 9.0
     assert idle_share(kernels) == 0.0
     assert gaps(kernels) == []
+
+
+def test_a_profile_sums_launches_by_kernel_and_gaps_by_what_ends_them() -> None:
+    kernels = [
+        Kernel("void one<int>(float*)", 0.0, 4.0), Kernel("two", 5.0, 6.0),
+        Kernel("void one<int>(float*)", 6.0, 9.0), Kernel("two", 11.0, 13.0),
+    ]  # fmt: skip
+    assert kernel_rows(kernels, num_steps=2, num_layers=1) == [
+        KernelRow("one<int>", 3.5, 0.7, 1.0, 1.0, 0.0),
+        KernelRow("two", 1.5, 0.3, 1.0, 1.0, 1.5),
+    ]
+    many = [Kernel(f"k{i}", 2.0 * i, 2.0 * i + 1) for i in range(22)]
+    last = kernel_rows(many, num_steps=1, num_layers=2)[-1]
+    assert last == KernelRow("2 others", 2.0, 2 / 22, 2.0, 1.0, 2.0)
 
 
 def test_a_profiler_that_saw_nothing_is_no_busy_device() -> None:
