@@ -180,11 +180,16 @@ def count_or_zero(text: str) -> int:
     return 0 if text == "0" else count(text)
 
 
-def positive_seconds(text: str) -> float:
+def number(text: str) -> float:
+    """Return a number; NaN, which is in no range, for another text."""
     try:
-        seconds = float(text)
+        return float(text)
     except ValueError:
-        seconds = math.nan
+        return math.nan
+
+
+def positive_seconds(text: str) -> float:
+    seconds = number(text)
     if not 0 < seconds < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration in seconds above 0")
     return seconds
@@ -194,10 +199,7 @@ def dollars_or_none(text: str) -> float | None:
     """Parse US$; None for `none`."""
     if text.strip().lower() == "none":
         return None
-    try:
-        dollars = float(text)
-    except ValueError:
-        dollars = math.nan
+    dollars = number(text)
     if not 0 <= dollars <= 1e9:
         raise argparse.ArgumentTypeError(f"{text!r} is no sum in US$: such as 5 or 0.25, or none")
     return dollars
@@ -216,10 +218,7 @@ def days_or_hours(text: str) -> int:
 
 def share(text: str) -> float:
     """Parse a number from 0 to 1."""
-    try:
-        found = float(text)
-    except ValueError:
-        found = math.nan
+    found = number(text)
     if not 0 <= found <= 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no share: from 0 to 1, such as 0.25")
     return found

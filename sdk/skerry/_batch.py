@@ -8,7 +8,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import (
     AsyncIterator,
-    Awaitable,
     Callable,
     Generator,
     Iterable,
@@ -104,8 +103,8 @@ def _answer(told: Any) -> BatchAnswer:
             raise InternalError("The platform's answer holds what is no answer.")
 
 
-class Batch:
-    """Requests that were queued. `model` and `id` find them again: `ai.find_batch(model, id)`."""
+class QueuedRequests:
+    """What `Batch` and `AsyncBatch` are; `drive` runs the steps of a call."""
 
     def __init__(
         self, model: str, id: str, ask: Ask, drive: Callable[[Generator[Step, Any, Any]], Any]
@@ -116,7 +115,11 @@ class Batch:
         self._drive = drive
 
     def __repr__(self) -> str:
-        return f"Batch({self.model!r}, {self.id!r})"
+        return f"{type(self).__name__}({self.model!r}, {self.id!r})"
+
+
+class Batch(QueuedRequests):
+    """Requests that were queued. `model` and `id` find them again: `ai.find_batch(model, id)`."""
 
     def status(self) -> BatchStatus:
         """Return how far it is now."""
@@ -136,23 +139,8 @@ class Batch:
         return iter(self.wait())
 
 
-class AsyncBatch:
+class AsyncBatch(QueuedRequests):
     """`Batch` for `AsyncAI`."""
-
-    def __init__(
-        self,
-        model: str,
-        id: str,
-        ask: Ask,
-        drive: Callable[[Generator[Step, Any, Any]], Awaitable[Any]],
-    ) -> None:
-        self.model = model
-        self.id = id
-        self._ask = ask
-        self._drive = drive
-
-    def __repr__(self) -> str:
-        return f"AsyncBatch({self.model!r}, {self.id!r})"
 
     async def status(self) -> BatchStatus:
         """Return how far it is now."""

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.clock import Clock
 from tests.edge.support import Deployment, deployed
-from tests.edge.telemetry.test_tracing import Clock, new_trace
+from tests.edge.telemetry.test_tracing import new_trace
 
 from skerry_cli.logs import JSONFormatter
 from skerry_edge.limits import Limits
@@ -48,7 +49,7 @@ def log() -> Generator[Log]:
 
 
 def test_a_line_of_a_request_has_its_ids_and_its_own_fields(log: Log) -> None:
-    trace = new_trace(Clock())
+    trace = new_trace(Clock(500.0))
     logger = logging.getLogger("skerry.test")
     with tracing.tracing(trace):
         logger.info("it took %d", 3, extra={"fields": {"seconds": 0.5}})

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from bench.subjects.requests import Request, SamplingParams
+from tests.clock import Clock
 
 from skerry_core.blocks import BlockPool
 from skerry_core.config import BLOCK_SIZE, EngineConfig
@@ -121,13 +122,6 @@ def test_pinning_again_and_again_takes_no_memory() -> None:
     assert pins.expire(9_998.0) == []
     assert pins.expire(9_999.0) == [1]
     assert not pins._of
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.mark.parametrize("pin_seconds", [0.0, 60.0])

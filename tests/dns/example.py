@@ -8,6 +8,7 @@ import dns.edns
 import dns.flags
 import dns.message
 import dns.name
+from tests.clock import Clock
 
 from skerry_dns.server.cookies import Cookies
 from skerry_dns.server.responder import Responder
@@ -57,14 +58,8 @@ CLIENTS = {
     ipaddress.ip_network("203.0.112.0/24"): ClientOrigin(location=(40.7, -74.0)),
     ipaddress.ip_network("2001:db8:aaaa::/48"): ClientOrigin(location=(35.0, 135.0)),
 }
+NOW = 1_800_000_000.0  # Unix seconds
 RESOLVER = ipaddress.ip_address("198.18.0.1")
-
-
-class Clock:
-    now = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def zone(*further: str) -> Zone:
@@ -80,7 +75,7 @@ def responder(
         Places(SITES, CLIENTS),
         cookies=Cookies(bytes(16)),
         limits=ResponseLimits(responses=per_second, subnets=1e9, proofs=1e9),
-        clock=clock or Clock(),
+        clock=clock or Clock(NOW),
         server_id=b"edge-1",
         signed={} if signed is None else {ORIGIN: signed},
     )

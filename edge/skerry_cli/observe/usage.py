@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from skerry_cli.arguments import Commands, add_command, count
+from skerry_cli.arguments import Commands, add_command, count, number
 from skerry_cli.home.state import JOURNAL_NAME, Home
 from skerry_cli.output import complain, note, say
 from skerry_cli.tables import table
@@ -155,10 +155,7 @@ def compare(args: argparse.Namespace, home: Home, since: float) -> int:
 
 def dollars(text: str) -> float:
     """Return a price above 0."""
-    try:
-        price = float(text)
-    except ValueError:
-        price = math.nan
+    price = number(text)
     if not 0 < price < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a price above 0")
     return price

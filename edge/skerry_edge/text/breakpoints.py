@@ -17,6 +17,8 @@ from skerry.wire import Message
 from skerry_edge.text.model import Prompt
 from skerry_regions.wire.pins import Pin
 
+MOST: Final = 4  # breakpoints of a request, that of the whole prompt included, in any dialect
+
 # Stands for the user's first turn where the cut is before it, since many templates want one: a
 # noncharacter, with which no turn begins.
 NOT_YET: Final = Message("user", "\ufdd2")

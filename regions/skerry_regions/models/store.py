@@ -71,18 +71,17 @@ class ModelStore:
 
         Reads no large file unless it changed. Raises `ModelNotInstalled` or `ModelCorrupt`.
         """
-        folder = self._folder(spec)
-        weights_folder = local_folder(spec) or folder
-        installed = self._read_installed(spec, folder)
-        check_files(spec, weights_folder, folder, progress, force=False)
-        return _model_files(spec, folder, weights_folder, installed.metadata)
+        return self._checked(spec, progress, force=False)
 
     def verify(self, spec: ModelSpec, progress: Progress | None = None) -> ModelFiles:
         """Open it as `open` does, with the SHA-256 of every file computed again."""
+        return self._checked(spec, progress, force=True)
+
+    def _checked(self, spec: ModelSpec, progress: Progress | None, *, force: bool) -> ModelFiles:
         folder = self._folder(spec)
         weights_folder = local_folder(spec) or folder
         installed = self._read_installed(spec, folder)
-        check_files(spec, weights_folder, folder, progress, force=True)
+        check_files(spec, weights_folder, folder, progress, force=force)
         return _model_files(spec, folder, weights_folder, installed.metadata)
 
     def is_installed(self, spec: ModelSpec) -> bool:

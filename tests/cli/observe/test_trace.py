@@ -8,8 +8,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.clock import Clock
 from tests.edge.support import ACCOUNT, Deployment
-from tests.edge.telemetry.test_tracing import Clock, new_trace, split_record
+from tests.edge.telemetry.test_tracing import new_trace, split_record
 
 from skerry_cli import main
 from skerry_cli.observe.trace import is_request_id
@@ -43,7 +44,7 @@ def test_a_person_sees_the_route_its_terms_and_a_timeline() -> None:
 
 
 def test_what_still_runs_and_what_was_dropped_is_said() -> None:
-    trace = new_trace(Clock())
+    trace = new_trace(Clock(500.0))
     for _ in range(300):
         trace.add("x", 0.0, 0.0)
     lines = shown(trace.record("", ended=False))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bench.subjects.requests import Request
+from tests.clock import Clock
 from tests.core.byte_grammars import END, compiled, text
 from tests.core.toy_oracle import Answer, expected, prompt, request, run
 
@@ -159,14 +160,6 @@ class Slow(Matcher):
         if self.mask is None:
             self.clock.now += self.seconds
         super().fill(left)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_slow_masks_hold_up_their_own_sequences_only() -> None:

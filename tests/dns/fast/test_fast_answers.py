@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 from tests.dns.example import (
     CLIENTS,
+    NOW,
     ORIGIN,
     RESOLVER,
     SITES,
-    Clock,
     data,
     query,
     responder,
@@ -50,7 +50,6 @@ from skerry_regions.geo.networks import Address
 from skerry_regions.geo.places import Places, Site, State
 from skerry_regions.geo.ranking import ClientOrigin
 
-NOW = Clock.now
 DO, CO, TC = dns.flags.DO, dns.flags.CO, dns.flags.TC
 FURTHER = [
     "signed IN NS ns.signed",

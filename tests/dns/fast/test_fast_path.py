@@ -21,7 +21,7 @@ import dns.rcode
 import dns.rrset
 import pytest
 import uvloop
-from tests.dns.example import CLIENTS, SITES, Clock, data, query, responder, texts, zone
+from tests.dns.example import CLIENTS, NOW, SITES, data, query, responder, texts, zone
 from tests.dns.fast.fast_answers import ADDRESSES, CACHE, mutated, random_query
 
 from skerry_cli.composition.dns.kernels import load_dns_kernels
@@ -190,7 +190,7 @@ def test_a_flood_of_anything_neither_ends_it_nor_fills_memory() -> None:
             udp.setblocking(False)
             for _ in range(packets):
                 address = ADDRESSES[0]
-                sent = random_query(random, cookies, address, int(Clock.now))
+                sent = random_query(random, cookies, address, int(NOW))
                 with contextlib.suppress(OSError):
                     udp.sendto(mutated(random, sent), (LOOPBACK, port))
                 with contextlib.suppress(OSError):

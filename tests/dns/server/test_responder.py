@@ -14,11 +14,12 @@ import dns.rdatatype
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.clock import Clock
 from tests.dns.example import (
     CLIENTS,
+    NOW,
     ORIGIN,
     RESOLVER,
-    Clock,
     ask,
     data,
     query,
@@ -292,7 +293,7 @@ def test_nobody_is_flooded_through_us(name: str, rdtype: str, edns: bool) -> Non
 
 
 def test_a_cookie_lifts_the_limits() -> None:
-    clock = Clock()
+    clock = Clock(NOW)
     server = responder(clock, per_second=1.0)
 
     def send(cookie: bytes) -> dns.message.Message | None:
@@ -324,7 +325,7 @@ def test_a_cookie_lifts_the_limits() -> None:
 
 
 def test_a_flood_of_names_that_do_not_exist_is_one_budget() -> None:
-    clock = Clock()
+    clock = Clock(NOW)
     server = responder(clock, per_second=5.0)
     answers = [server.respond(query(f"x{i}"), RESOLVER, stream=False) for i in range(105)]
     sent = [answer for answer in answers if answer is not None]

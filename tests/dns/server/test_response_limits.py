@@ -11,7 +11,8 @@ import dns.edns
 import dns.flags
 import dns.message
 import pytest
-from tests.dns.example import CLIENTS, ORIGIN, RESOLVER, SITES, Clock, query, zone
+from tests.clock import Clock
+from tests.dns.example import CLIENTS, NOW, ORIGIN, RESOLVER, SITES, query, zone
 from tests.dns.fast.fast_answers import FastResponder, Left
 
 from skerry_dns.server.cookies import Cookies
@@ -70,7 +71,7 @@ def asked(
 @pytest.mark.parametrize("way", [0, 1], ids=["slow", "fast"])
 def test_a_busy_resolver_that_sends_subnets_gets_every_answer(way: int) -> None:
     """D2 of the findings: 156 queries per second for one name were mostly cut or dropped."""
-    clock = Clock()
+    clock = Clock(NOW)
     respond = ways(clock, ResponseLimits, RESOLVER)[way]
     assert asked(clock, respond, 156, 5, subnets=4096) == Counter(whole=780)
     clock.now += 60.0
@@ -79,7 +80,7 @@ def test_a_busy_resolver_that_sends_subnets_gets_every_answer(way: int) -> None:
 
 @pytest.mark.parametrize("way", [0, 1], ids=["slow", "fast"])
 def test_who_makes_up_subnets_is_limited_all_the_same(way: int) -> None:
-    clock = Clock()
+    clock = Clock(NOW)
     respond = ways(clock, lambda: ResponseLimits(subnets=100), RESOLVER)[way]
     answers = asked(clock, respond, 1000, 4, subnets=1 << 16)
     assert 100 <= answers["whole"] <= 100 + 100
@@ -91,7 +92,7 @@ def test_who_makes_up_subnets_is_limited_all_the_same(way: int) -> None:
 @pytest.mark.parametrize("way", [0, 1], ids=["slow", "fast"])
 @pytest.mark.parametrize("sender", ["198.18.0.255", "2001:db8:1:ffff::1"])
 def test_whom_the_operator_knows_has_no_limit(way: int, sender: str) -> None:
-    clock = Clock()
+    clock = Clock(NOW)
 
     def limits() -> ResponseLimits:
         return ResponseLimits(responses=5, exempt=EXEMPT)
@@ -121,7 +122,7 @@ def test_ranges_of_networks() -> None:
 def signed(tmp_path_factory: pytest.TempPathFactory) -> SignedZone:
     key = ZoneKey.create(Path(tmp_path_factory.mktemp("keys")) / "example.test.key")
     made = SignedZone(zone(*key.records(ORIGIN)), key)
-    made.presign(Clock().now)
+    made.presign(Clock(NOW).now)
     return made
 
 
@@ -137,7 +138,7 @@ def proof_query(server: Responder, name: str, sender: Address, now: float) -> by
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_network_gets_so_many_proofs(signed: SignedZone, stream: bool) -> None:
     """D8 of the findings: holders of a cookie had proofs signed without a limit."""
-    clock = Clock()
+    clock = Clock(NOW)
     server = responder(clock, ResponseLimits(proofs=10), signed)
 
     def whole(sender: str, name: str, count: int) -> int:
@@ -157,7 +158,7 @@ def test_a_network_gets_so_many_proofs(signed: SignedZone, stream: bool) -> None
 
 
 def test_all_networks_together_get_so_many_proofs(signed: SignedZone) -> None:
-    clock = Clock()
+    clock = Clock(NOW)
     server = responder(clock, ResponseLimits(proofs=10), signed)
     whole = 0
     for number in range(150):
@@ -173,7 +174,7 @@ def test_strangers_come_back_over_tcp_for_proofs_on_both_paths(
     signed: SignedZone, name: str
 ) -> None:
     """D9 of the findings: below doubly starred names the two paths disagreed about what fits."""
-    clock = Clock()
+    clock = Clock(NOW)
     slow = responder(clock, ResponseLimits(responses=1e9), signed)
     fast = FastResponder(slow)
     for rdtype in ("A", "TXT", "NSEC", "RRSIG", "ANY"):

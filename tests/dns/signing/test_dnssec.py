@@ -15,7 +15,8 @@ import dns.rcode
 import dns.rdatatype
 import dns.rrset
 import pytest
-from tests.dns.example import ORIGIN, RESOLVER, Clock, responder, zone
+from tests.clock import Clock
+from tests.dns.example import NOW, ORIGIN, RESOLVER, responder, zone
 
 from skerry_dns.server.responder import IP_UDP_HEADER, NO_COOKIE_FACTOR, Responder
 from skerry_dns.signing.signed_zone import SignedZone
@@ -38,7 +39,7 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> ZoneKey:
 @pytest.fixture(scope="module")
 def signed(key: ZoneKey) -> SignedZone:
     made = SignedZone(zone(*key.records(ORIGIN), *FURTHER), key)
-    made.presign(Clock.now)
+    made.presign(NOW)
     return made
 
 
@@ -58,7 +59,7 @@ def ask(server: Responder, sent: bytes, *, stream: bool = True) -> dns.message.M
     return dns.message.from_wire(wire)
 
 
-def validate(answer: dns.message.Message, key: ZoneKey, now: float = Clock.now) -> None:
+def validate(answer: dns.message.Message, key: ZoneKey, now: float = NOW) -> None:
     """Every set of answer and authority, but the NS records of a cut, has a good signature."""
     keys = {ORIGIN: dns.rrset.from_rdata(ORIGIN, 3600, key.dnskey).to_rdataset()}
     for section in (answer.answer, answer.authority):
@@ -163,7 +164,7 @@ def test_only_the_signature_of_the_proof_is_shown_as_such(signed: SignedZone, ke
 
 
 def test_each_order_of_regions_is_signed_once(key: ZoneKey, signed: SignedZone) -> None:
-    clock = Clock()
+    clock = Clock(NOW)
     server = responder(clock, signed=signed)
     first = {}
     for subnet in ("203.0.113.0", "198.51.100.0", "203.0.112.0"):
@@ -180,20 +181,20 @@ def test_each_order_of_regions_is_signed_once(key: ZoneKey, signed: SignedZone) 
 
 def test_signatures_are_renewed_before_their_end_a_few_at_a_time(key: ZoneKey) -> None:
     made = SignedZone(zone(*key.records(ORIGIN)), key)
-    made.presign(Clock.now)
+    made.presign(NOW)
     count = len(list(made.zone.authoritative()))
-    assert made.renew(Clock.now, 1000) == 0
-    later = Clock.now + RENEWAL + 1
+    assert made.renew(NOW, 1000) == 0
+    later = NOW + RENEWAL + 1
     assert [made.renew(later, count - 1) for _ in range(3)] == [count - 1, 1, 0]
-    clock = Clock()
-    clock.now = Clock.now + LIFETIME
+    clock = Clock(NOW)
+    clock.now = NOW + LIFETIME
     server = responder(clock, signed=made)
     validate(ask(server, query("static", "A")), key, later + LIFETIME - RENEWAL)
     # Validators whose clocks are behind take a new one.
     fresh = SignedZone(zone(*key.records(ORIGIN)), key)
-    validate(ask(responder(signed=fresh), query("static", "A")), key, Clock.now - SKEW)
+    validate(ask(responder(signed=fresh), query("static", "A")), key, NOW - SKEW)
     with pytest.raises(dns.exception.ValidationFailure, match="no RRSIGs"):
-        validate(ask(responder(signed=fresh), query("static", "A")), key, Clock.now - SKEW - 1)
+        validate(ask(responder(signed=fresh), query("static", "A")), key, NOW - SKEW - 1)
     # Without the timer, a query does it.
     clock.now += LIFETIME
     validate(ask(server, query("static", "A")), key, clock.now)
@@ -228,7 +229,7 @@ def test_what_does_not_fit_is_cut(signed: SignedZone) -> None:
 
 
 def test_a_flood_of_names_is_one_budget_with_proofs_too(signed: SignedZone) -> None:
-    server = responder(Clock(), per_second=5.0, signed=signed)
+    server = responder(Clock(NOW), per_second=5.0, signed=signed)
     answers = [server.respond(query(f"y{i}", "A"), RESOLVER, stream=False) for i in range(25)]
     assert sum(answer is None for answer in answers) == 10
 

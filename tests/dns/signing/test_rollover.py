@@ -8,7 +8,8 @@ from pathlib import Path
 import dns.dnssec
 import dns.rrset
 import pytest
-from tests.dns.example import ORIGIN, Clock, responder, zone
+from tests.clock import Clock
+from tests.dns.example import NOW, ORIGIN, responder, zone
 from tests.dns.signing.test_dnssec import ask, query
 
 from skerry_cli.home.errors import CannotStart
@@ -20,7 +21,7 @@ from skerry_dns.signing.signed_zone import SignedZone
 from skerry_dns.signing.zone_key import KeyUnusable, ZoneKey
 from skerry_dns.signing.zone_keys import KeyFiles
 
-START = Clock.now
+START = NOW
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def server_at(files: KeyFiles, now: float) -> Responder:
     """A server that is started, or has looked at its keys, just now."""
     keys = files.at(now)
     assert keys is not None
-    clock = Clock()
+    clock = Clock(NOW)
     clock.now = now
     return responder(
         clock, signed=SignedZone(zone(*keys.records(ORIGIN)), keys.signing, keys.beside)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.clock import Clock
 
 from skerry_edge.console.codes import CODE_SECONDS, LoginCodes, new_code
 from skerry_edge.console.sessions import MAX_OF_TOKEN, MAX_SESSIONS, SESSION_SECONDS, Sessions
@@ -15,16 +16,9 @@ from skerry_edge.gate.tokens import TokenStore
 ACCOUNT = "0" * 32
 
 
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1000.0)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.clock import Clock
 
 from skerry.errors import (
     AuthenticationError,
@@ -40,14 +41,6 @@ from skerry_regions.models.catalog import Price
 MODEL = "@cf/test/bytes"
 ME, OTHER = "a" * 32, "b" * 32
 FREE = Price()
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def caller(tenant: str = ME, budgets: tuple[Budget, ...] = ()) -> Caller:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.clock import Clock
 from tests.edge.gate.shared_tokens import shared_tokens
 from tests.edge.support import ACCOUNT, ALIAS, MODEL, Deployment
 from tests.regions.drivers.nats_server import NatsCluster
@@ -19,17 +20,9 @@ from skerry_regions.access import MAX_ANCESTORS
 OTHER = "f" * 32
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1_000_000.0)
 
 
 @pytest.fixture(scope="module")

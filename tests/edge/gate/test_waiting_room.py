@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.clock import Clock
 
 from skerry.errors import Overloaded, RequestTimeout, Unavailable
 from skerry_edge.gate.waiting_room import WaitingRoom
@@ -14,16 +15,6 @@ from skerry_regions.wire.client import TokenStream
 from skerry_regions.wire.protocol import Embed, Sampling, Submit
 
 pytestmark = pytest.mark.anyio
-
-
-class Clock:
-    """Seconds that pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Sleepy:

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from tests.clock import Clock
 from tests.edge.support import (
     ACCOUNT,
     CHAT,
@@ -250,13 +251,6 @@ def test_the_operators_default(tmp_path: Path) -> None:
         assert sampled == ["MISS", "MISS"]  # nobody asked for the same again
 
 
-class Clock:
-    now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 # --- idempotency keys ----------------------------------------------------------------------------
 
 KEYED = {"idempotency-key": "order-66"}
@@ -314,7 +308,7 @@ def test_a_retry_after_a_failure_runs(edge: Deployment) -> None:
 
 
 def test_a_key_of_long_ago_is_a_new_one(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(1_000_000.0)
     folder = tmp_path / "stores"
     stores = Stores(
         idempotency=IdempotencyKeys(folder / "idempotency.db", clock=clock),

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from nats.aio.client import Client
+from tests.clock import Clock
 from tests.regions.drivers.faults import FAULTS, Fault, FaultPlan
 from tests.regions.drivers.nats_server import NatsCluster
 
@@ -39,14 +40,6 @@ from skerry_regions.zones import GLOBAL
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC).timestamp()
 DAY = 86_400.0
 SMALL = 0.000_001  # US$, of one request where many are made
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = NOON
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass
@@ -130,7 +123,7 @@ def run(case: Case, path: Path, cluster: NatsCluster | None, plan: FaultPlan | N
     tokens = itertools.count()
 
     async def use() -> None:
-        platform = Platform(Clock(), path, cluster, plan)
+        platform = Platform(Clock(NOON), path, cluster, plan)
         try:
             await case(platform, lambda: f"token-{number}-{next(tokens)}")
         finally:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.clock import Clock
 from tests.properties import examples
 
 from skerry.errors import QuotaExceeded, Unavailable
@@ -27,16 +28,8 @@ def budget(caps: Caps, id: str = TOKEN) -> tuple[Budget, ...]:
     return (Budget(id, caps),)
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = NOON
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_a_reservation_counts_until_it_is_settled(tmp_path: Path) -> None:
-    spending = SqliteSpending(tmp_path / "spending.db", wall_clock=Clock())
+    spending = SqliteSpending(tmp_path / "spending.db", wall_clock=Clock(NOON))
     caps = Caps(per_day=1.0)
 
     async def use() -> None:
@@ -58,7 +51,7 @@ def test_a_reservation_counts_until_it_is_settled(tmp_path: Path) -> None:
 
 
 def test_what_many_requests_did_not_use_comes_back_when_they_end_at_once(tmp_path: Path) -> None:
-    spending = SqliteSpending(tmp_path / "spending.db", wall_clock=Clock())
+    spending = SqliteSpending(tmp_path / "spending.db", wall_clock=Clock(NOON))
 
     async def use() -> None:
         reserving = [spending.reserve(budget(Caps(per_day=1.0)), 0.001) for _ in range(1000)]
@@ -71,7 +64,7 @@ def test_what_many_requests_did_not_use_comes_back_when_they_end_at_once(tmp_pat
 
 
 def test_days_and_months_begin_anew(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(NOON)
     spending = SqliteSpending(tmp_path / "spending.db", wall_clock=clock)
     caps = Caps(per_day=1.0, per_month=1.5)
 
@@ -90,7 +83,7 @@ def test_days_and_months_begin_anew(tmp_path: Path) -> None:
 
 
 def test_what_is_settled_after_midnight_belongs_to_the_day_before(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(NOON)
     spending = SqliteSpending(tmp_path / "spending.db", wall_clock=clock)
     hold = asyncio.run(spending.reserve(budget(Caps(per_day=1.0)), 0.5))
     clock.now += DAY / 2
@@ -102,7 +95,7 @@ def test_what_is_settled_after_midnight_belongs_to_the_day_before(tmp_path: Path
 def test_it_outlives_the_process_and_is_its_owners_only(tmp_path: Path) -> None:
     path = tmp_path / "spending.db"
     for expected in (0.5, 1.0):
-        spending = SqliteSpending(path, wall_clock=Clock())
+        spending = SqliteSpending(path, wall_clock=Clock(NOON))
         asyncio.run(spending.reserve(budget(Caps(per_day=2.0)), 0.5))
         assert asyncio.run(spending.spent(TOKEN)) == (expected, expected)
         asyncio.run(spending.close())
@@ -110,7 +103,7 @@ def test_it_outlives_the_process_and_is_its_owners_only(tmp_path: Path) -> None:
 
 
 def test_old_periods_are_forgotten(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(NOON)
     spending = SqliteSpending(tmp_path / "spending.db", wall_clock=clock)
     asyncio.run(spending.reserve(budget(Caps(per_day=1.0)), 0.5))
     clock.now += 70 * DAY
@@ -121,14 +114,14 @@ def test_old_periods_are_forgotten(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_used_lets_nobody_in(tmp_path: Path) -> None:
-    spending = SqliteSpending(tmp_path, wall_clock=Clock())  # a folder
+    spending = SqliteSpending(tmp_path, wall_clock=Clock(NOON))  # a folder
     with pytest.raises(Unavailable):
         asyncio.run(spending.reserve(budget(Caps(per_day=1.0)), 0.5))
     asyncio.run(spending.close())
 
 
 def test_who_is_cancelled_while_money_is_set_aside_gets_it_back(tmp_path: Path) -> None:
-    spending = SqliteSpending(tmp_path / "spending.db", wall_clock=Clock())
+    spending = SqliteSpending(tmp_path / "spending.db", wall_clock=Clock(NOON))
 
     async def use() -> None:
         reserving = asyncio.create_task(spending.reserve(budget(Caps(per_day=1.0)), 0.5))
@@ -179,14 +172,14 @@ def test_a_cap_is_never_exceeded(cap: float, requests: list[tuple[float, float, 
             spending.settle(hold, cost)
 
     with tempfile.TemporaryDirectory() as folder:
-        spending = SqliteSpending(Path(folder) / "spending.db", wall_clock=Clock())
+        spending = SqliteSpending(Path(folder) / "spending.db", wall_clock=Clock(NOON))
         asyncio.run(use(spending))
         assert asyncio.run(spending.spent(TOKEN))[1] <= cap + 1e-9
         asyncio.run(spending.close())
 
 
 def test_what_a_child_spends_counts_against_every_ancestor_and_the_account(tmp_path: Path) -> None:
-    spending = SqliteSpending(tmp_path / "spending.db", wall_clock=Clock())
+    spending = SqliteSpending(tmp_path / "spending.db", wall_clock=Clock(NOON))
     parent = Budget("parent", Caps(per_day=5.0), "ancestor")
     account = Budget("account", Caps(per_month=12.0), "account")
     first, second = (Budget(name, Caps(per_day=5.0)) for name in ("first", "second"))

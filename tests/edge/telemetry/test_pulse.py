@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from tests.clock import Clock
 
 from skerry_edge.api.load_report import EdgePulse, RecentLatency
 from skerry_edge.telemetry.metrics import EdgeMetrics
 from skerry_regions.prometheus import Histogram
 from skerry_regions.registry import Member
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_the_p95_is_that_of_the_last_minute() -> None:

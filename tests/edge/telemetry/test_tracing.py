@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.clock import Clock
 
 from skerry_edge.telemetry import tracing
 from skerry_edge.telemetry.attempt_spans import add_attempts
@@ -14,14 +15,6 @@ from skerry_regions.routing.placement import Fetch, Placement
 from skerry_regions.trace_context import TraceContext
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 500.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def new_trace(clock: Clock, caller: TraceContext | None = None, id: str = "r") -> Trace:
     return Trace(id, caller, clock=clock, wall_clock=lambda: 1.7e9)
 
@@ -31,7 +24,7 @@ def named(spans: list[Span], name: str) -> list[Span]:
 
 
 def test_spans_are_offsets_from_the_header_and_children_of_the_request() -> None:
-    clock = Clock()
+    clock = Clock(500.0)
     trace = new_trace(clock)
     clock.now += 1
     with tracing.tracing(trace), tracing.span("tokenise", chars=4) as noted:
@@ -48,7 +41,7 @@ def test_spans_are_offsets_from_the_header_and_children_of_the_request() -> None
 
 
 def test_a_span_is_noted_when_its_work_fails() -> None:
-    trace = new_trace(Clock())
+    trace = new_trace(Clock(500.0))
     with pytest.raises(KeyError), tracing.tracing(trace), tracing.span("tokenise"):
         raise KeyError
     assert [span.name for span in trace.record("e").spans] == ["request", "tokenise"]
@@ -56,7 +49,7 @@ def test_a_span_is_noted_when_its_work_fails() -> None:
 
 def test_the_callers_trace_goes_on() -> None:
     caller = TraceContext(trace_id="a" * 32, span_id="b" * 16, flags=0, state="v=1")
-    trace = new_trace(Clock(), caller)
+    trace = new_trace(Clock(500.0), caller)
     record = trace.record("e")
     assert (record.trace_id, record.parent, record.is_sampled) == ("a" * 32, "b" * 16, False)
     assert record.spans[0].parent == "b" * 16
@@ -64,7 +57,7 @@ def test_the_callers_trace_goes_on() -> None:
 
 
 def test_spans_are_bounded() -> None:
-    trace = new_trace(Clock())
+    trace = new_trace(Clock(500.0))
     for _ in range(MAX_SPANS + 3):
         trace.add("x", 0.0, 0.0)
     record = trace.record("e")
@@ -75,7 +68,7 @@ def test_whoever_works_on_a_request_finds_its_trace() -> None:
     assert tracing.current() is None
     with tracing.span("nobody's"):
         pass
-    trace = new_trace(Clock())
+    trace = new_trace(Clock(500.0))
     with tracing.tracing(trace):
         assert tracing.current() is trace
         with tracing.span("tokenise"):
@@ -126,7 +119,7 @@ def split_attempt() -> AttemptRecord:
 
 def split_record() -> TraceRecord:
     """A request of 4 s that ran on two nodes."""
-    clock = Clock()
+    clock = Clock(500.0)
     trace = new_trace(clock, id="7d1f0c7e-3a52-4a33-9d0c-6a6f6d6f2a55")
     trace.add("receive", 0.0, 0.5)
     generate = trace.add("generate", 0.75, 3.5, {"model": "m", "outcome": "stop", "tokens": 10})
@@ -136,7 +129,7 @@ def split_record() -> TraceRecord:
 
 
 def test_an_attempt_is_its_route_and_its_nodes_phases() -> None:
-    clock = Clock()
+    clock = Clock(500.0)
     trace = new_trace(clock)
     clock.now = 504.0
     add_attempts(trace, "1" * 16, [split_attempt()], 4.0)
@@ -161,7 +154,7 @@ def test_an_attempt_is_its_route_and_its_nodes_phases() -> None:
 
 
 def test_a_resume_says_why_and_how_exact_it_is() -> None:
-    clock = Clock()
+    clock = Clock(500.0)
     trace = new_trace(clock)
     lost = AttemptRecord(nodes=("d0",), asked=500.0, began=500.0, num_tokens=4)
     lost.end(501.0, "unavailable", "the connection to node d0 was lost")
@@ -182,13 +175,13 @@ def test_a_resume_says_why_and_how_exact_it_is() -> None:
 def test_a_store_keeps_the_last_ones_within_its_bounds() -> None:
     store = TraceStore("e", max_traces=3)
     for number in range(5):
-        trace = new_trace(Clock(), id=str(number))
+        trace = new_trace(Clock(500.0), id=str(number))
         store.begin(trace, "t")
         assert store.end(trace, 200, "/run")
     assert [store.find(str(number)) is not None for number in range(5)] == [False] * 2 + [True] * 3
     small = TraceStore("e", max_bytes=5 * SPAN_BYTES + 1)
     for number in range(5):
-        trace = new_trace(Clock(), id=str(number))
+        trace = new_trace(Clock(500.0), id=str(number))
         trace.add("tokenise", 0.0, 1.0)
         trace.add("tokenise", 1.0, 2.0)
         small.begin(trace, "t")
@@ -199,7 +192,7 @@ def test_a_store_keeps_the_last_ones_within_its_bounds() -> None:
 def test_a_later_attempt_takes_the_place_of_the_last() -> None:
     store = TraceStore("e", max_bytes=10_000)
     for status in (503, *[200] * 100):
-        trace = new_trace(Clock())
+        trace = new_trace(Clock(500.0))
         store.begin(trace, "t")
         store.end(trace, status, "/run")
     assert len(store) == 1
@@ -209,7 +202,7 @@ def test_a_later_attempt_takes_the_place_of_the_last() -> None:
 
 
 def test_what_is_added_later_is_as_of_the_end() -> None:
-    store, clock = TraceStore("e"), Clock()
+    store, clock = TraceStore("e"), Clock(500.0)
     trace = new_trace(clock)
     store.begin(trace, "t")
     runs = AttemptRecord(nodes=("d0",), asked=500.0, began=500.0)
@@ -228,6 +221,6 @@ def test_what_is_added_later_is_as_of_the_end() -> None:
 
 def test_what_never_began_is_not_kept() -> None:
     store = TraceStore("e")
-    trace = new_trace(Clock())
+    trace = new_trace(Clock(500.0))
     assert not store.end(trace, 401, "unmatched")
     assert store.find("r") is None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
+from tests.clock import Clock
 from tests.edge.serving import serving
 from tests.regions.control.support import MODEL, new
 
@@ -32,16 +33,6 @@ from skerry_regions.registry import Member, Registry
 
 CLUSTER_KEY = b"k" * 32
 POOL = "fra-decode"
-
-
-class Clock:
-    """Unix seconds that only a test moves, from now: TLS looks at the hour itself."""
-
-    def __init__(self) -> None:
-        self.now = time.time()
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass
@@ -95,7 +86,7 @@ def platform(
     hosts: frozenset[str] = frozenset(),
 ) -> Generator[Platform]:
     """A region `fra` with a pool `decode`, and its listener."""
-    clock = Clock()
+    clock = Clock(time.time())  # TLS looks at the hour itself
     store = Store(folder / "control.db", clock=clock)
     new(store, "regions", name="fra", iata="FRA", residency="eu")
     new(store, "pools", name="decode", region="fra", role="decode", model=MODEL, replicas=0)

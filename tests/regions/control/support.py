@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 from msgspec import structs
+from tests.clock import Clock
 from tests.regions.control.log.logs import Opener, in_file
 
 from skerry_cli.home.shared.limits_file import LimitsFile
@@ -46,14 +47,6 @@ NODE = NodeView(
     streams=3,
 )  # fmt: skip
 BY_COLLECTION = {kind.collection: kind for kind in KINDS}
-
-
-class Clock:
-    def __init__(self, now: float = 1_700_000_000.0) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass
@@ -138,7 +131,7 @@ class Api:
     """The HTTP API over a store in a folder."""
 
     def __init__(self, folder: Path, opener: Opener = in_file) -> None:
-        self.clock = Clock()
+        self.clock = Clock(1_700_000_000.0)
         self.store = opener(folder / "control.db", self.clock)
         self.tokens = Tokens()
         self.changes = Changes(self.store, self.tokens, b"s" * 32)

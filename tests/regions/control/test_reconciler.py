@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.regions.control.support import MODEL, Clock, Tokens, new
+from tests.clock import Clock
+from tests.regions.control.support import MODEL, Tokens, new
 
 from skerry_regions.control.desired.changes import Changes
 from skerry_regions.control.desired.desired import Record
@@ -114,7 +115,7 @@ class World:
     """A store, a machine, and the reconciler between them."""
 
     def __init__(self, folder: Path) -> None:
-        self.store = Store(folder / "control.db", clock=Clock())
+        self.store = Store(folder / "control.db", clock=Clock(1_700_000_000.0))
         self.tokens = Tokens()
         self.changes = Changes(self.store, self.tokens, b"s" * 32)
         self.machine = Machine()

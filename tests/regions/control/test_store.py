@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.regions.control.support import MODEL, Clock, new
+from tests.clock import Clock
+from tests.regions.control.support import MODEL, new
 
 from skerry_regions.control.desired import revisions
 from skerry_regions.control.desired.backup import BackupError, backup, restore
@@ -24,7 +25,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def opened(path: Path) -> Store:
-    return Store(path, clock=Clock())
+    return Store(path, clock=Clock(1_700_000_000.0))
 
 
 def test_what_was_written_is_there_again(path: Path) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import nats as nats_client
 import pytest
+from tests.clock import Clock
 from tests.regions.control.joining import platform
 from tests.regions.drivers.nats_server import NatsServer
 
@@ -29,17 +30,9 @@ from skerry_regions.drivers.sqlite_registry import SqliteRegistry
 from skerry_regions.registry import Member, Registry, RegistryUnavailable
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(100.0)
 
 
 @pytest.fixture(scope="module")

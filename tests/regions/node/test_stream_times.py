@@ -6,6 +6,7 @@ import dataclasses
 
 import msgspec
 import pytest
+from tests.clock import Clock
 
 from skerry_regions.node.stream import StreamTimes
 from skerry_regions.phases import Phase, Timeline
@@ -33,14 +34,6 @@ class Ended:
 USAGE = Ended()
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def phases(timeline: Timeline) -> dict[str, tuple[float, float]]:
     return {
         phase.name: (round(phase.start, 9), round(phase.seconds, 9)) for phase in timeline.phases
@@ -48,7 +41,7 @@ def phases(timeline: Timeline) -> dict[str, tuple[float, float]]:
 
 
 def test_a_stream_on_one_node() -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     times = StreamTimes(clock)
     clock.now += 1
     times.submitted()
@@ -68,7 +61,7 @@ def test_a_stream_on_one_node() -> None:
 
 
 def test_a_grammar_and_a_hand_over_in() -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     times = StreamTimes(clock)
     clock.now += 0.5
     times.compiled()
@@ -90,7 +83,7 @@ def test_a_grammar_and_a_hand_over_in() -> None:
 
 
 def test_a_hand_over_out_ends_after_the_prefill() -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     times = StreamTimes(clock)
     times.submitted()
     clock.now += 4
@@ -107,7 +100,7 @@ def test_a_hand_over_out_ends_after_the_prefill() -> None:
 
 
 def test_clocks_that_disagree_a_little_make_no_negative_phase() -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     times = StreamTimes(clock)
     clock.now += 1
     times.submitted()
@@ -118,7 +111,7 @@ def test_clocks_that_disagree_a_little_make_no_negative_phase() -> None:
 
 
 def test_it_is_small_on_the_wire_and_its_bounds_hold() -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     times = StreamTimes(clock)
     times.submitted()
     clock.now += 5

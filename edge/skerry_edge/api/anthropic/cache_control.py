@@ -16,10 +16,9 @@ from skerry_edge.api.anthropic.messages_wire import (
     InputMessage,
     MessagesRequest,
 )
-from skerry_edge.text.breakpoints import Breakpoint
+from skerry_edge.text.breakpoints import MOST, Breakpoint
 
 SIGN: Final = b'"cache_control"'  # in every body that has one
-MOST: Final = 4  # in a request
 SECONDS: Final = {"5m": 300.0, "1h": 3600.0}
 
 

@@ -15,13 +15,12 @@ from skerry_edge.gate.caller import Caller
 from skerry_edge.generation.edge import Edge
 from skerry_edge.output.plan import OutputPlan
 from skerry_edge.output.tool_prompts import with_tools
-from skerry_edge.text.breakpoints import Breakpoint, Breakpoints, Turns, outlasting, pins_at
+from skerry_edge.text.breakpoints import MOST, Breakpoint, Breakpoints, Turns, outlasting, pins_at
 from skerry_edge.text.model import Prompt, TextModel
 from skerry_edge.text.prompts import encoded
 from skerry_regions.wire.pins import Pin
 
 SIGN: Final = b'"prompt_cache_'  # in every body that says any of it
-MOST: Final = 4  # breakpoints of a request, that of the whole prompt included
 SECONDS: Final = {"30m": 1800.0, "12h": 43_200.0, "24h": 86_400.0}
 
 Marked = tuple[CacheBreakpoint, Callable[[], Turns] | None]

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from skerry.errors import InvalidInput
 from skerry.wire import Message
 from skerry.wire.openai import ChatCompletionRequest
-from skerry_edge.api.openai.prompt_cache import MOST, Marked, chosen
+from skerry_edge.api.openai.prompt_cache import Marked, chosen
 from skerry_edge.api.responses.responses_wire import (
     ContentPart,
     InputItem,
@@ -20,7 +20,7 @@ from skerry_edge.api.responses.responses_wire import (
     TextFormat,
 )
 from skerry_edge.api.thought_seal import ThoughtSeal
-from skerry_edge.text.breakpoints import Breakpoint
+from skerry_edge.text.breakpoints import MOST, Breakpoint
 
 WITH_LOGPROBS = "message.output_text.logprobs"  # of `include`
 WITH_SEALED = "reasoning.encrypted_content"  # of `include`: sealed thoughts are always there

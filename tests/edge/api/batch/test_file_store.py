@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import pytest
 from nats.aio.client import Client
+from tests.clock import Clock
 from tests.regions.drivers.faults import Fault, FaultPlan
 from tests.regions.drivers.nats_server import NatsCluster
 
@@ -30,16 +31,9 @@ from skerry_regions.drivers.jetstream.tables import FILES
 T = TypeVar("T")
 
 
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1000.0)
 
 
 BOUNDS = FileBounds(file_bytes=3 * PIECE_BYTES, tenant_bytes=5 * PIECE_BYTES, tenant_files=4)

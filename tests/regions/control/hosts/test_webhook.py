@@ -16,9 +16,10 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.clock import Clock
 from tests.regions.control.hosts.hosted import OFFERS, Machine
 from tests.regions.control.joining import Platform, platform
-from tests.regions.control.support import MODEL, Clock, new
+from tests.regions.control.support import MODEL, new
 
 from skerry_regions.control.machines import webhook
 from skerry_regions.control.machines.hosts import HOST_SECONDS
@@ -83,7 +84,7 @@ class Sender:
 
     def __init__(self, url: str, secret: Path) -> None:
         self.needs: dict[str, MachineNeeds] = {}
-        self.clock = Clock()
+        self.clock = Clock(1_700_000_000.0)
         self.webhook = MachineWebhook(
             WebhookOptions(url=url, secret_file=secret), lambda idle: self.needs,
             clock=self.clock, wall=self.clock, rng=Random(1),

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.clock import Clock
 from tests.regions.control.log.logs import Logs
-from tests.regions.control.support import Clock, Tokens, new
+from tests.regions.control.support import Tokens, new
 from tests.regions.drivers.faults import Fault, FaultPlan
 from tests.regions.drivers.nats_server import NatsCluster
 
@@ -61,7 +62,7 @@ def again(call: Callable[[], None]) -> None:
 
 
 def test_what_one_writes_all_have(logs: Logs, tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(1_700_000_000.0)
     leader = logs.lead(tmp_path / "a" / "control.db", clock)
     follower = logs.open(tmp_path / "b" / "control.db", clock)
     changes = Changes(leader, Tokens(), b"s" * 32)
@@ -94,7 +95,7 @@ def test_what_one_writes_all_have(logs: Logs, tmp_path: Path) -> None:
 
 
 def test_a_write_that_fails_is_in_no_store_and_not_in_the_log(logs: Logs, tmp_path: Path) -> None:
-    leader = logs.lead(tmp_path / "control.db", Clock())
+    leader = logs.lead(tmp_path / "control.db", Clock(1_700_000_000.0))
     new(leader, "regions", name="fra", iata="FRA")
     before, sequence = rows(leader), leader.sequence
     with pytest.raises(ZeroDivisionError), leader.writing() as writing:
@@ -109,7 +110,7 @@ def test_a_write_that_fails_is_in_no_store_and_not_in_the_log(logs: Logs, tmp_pa
 
 
 def test_whoever_was_replaced_writes_nothing(logs: Logs, tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(1_700_000_000.0)
     former = logs.lead(tmp_path / "a" / "control.db", clock)
     new(former, "regions", name="fra", iata="FRA")
     successor = logs.open(tmp_path / "b" / "control.db", clock)
@@ -142,7 +143,7 @@ def test_each_change_is_made_once_whatever_fails(
         plan = FaultPlan(fault, at, logs.cluster)
         folder = tmp_path / str(at)
         own = Logs(logs.cluster)
-        leader = own.open(folder / "a" / "control.db", Clock(), plan=plan)
+        leader = own.open(folder / "a" / "control.db", Clock(1_700_000_000.0), plan=plan)
         leader.next_term(0)
         plan.is_armed = True
         changes = Changes(leader, Tokens(), b"s" * 32)
@@ -152,7 +153,7 @@ def test_each_change_is_made_once_whatever_fails(
             )
         again(leader.read_on)
         plan.is_armed = False
-        follower = own.open(folder / "b" / "control.db", Clock())
+        follower = own.open(folder / "b" / "control.db", Clock(1_700_000_000.0))
         assert regions(follower) == [f"r{number}" for number in range(6)]
         assert follower.desired.revision == 6
         assert (follower.sequence, leader.sequence) == (7, 7), "and the one that began the term"
@@ -165,7 +166,7 @@ def test_each_change_is_made_once_whatever_fails(
 
 
 def test_new_stores_begin_with_a_picture(logs: Logs, tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(1_700_000_000.0)
     leader = logs.open(tmp_path / "a" / "control.db", clock, picture_every=5)
     leader.next_term(0)
     assert not leader.keep_picture()
@@ -183,7 +184,7 @@ def test_new_stores_begin_with_a_picture(logs: Logs, tmp_path: Path) -> None:
 
 def test_a_log_that_has_forgotten_its_beginning_is_followed(logs: Logs, tmp_path: Path) -> None:
     spec = replace(CONTROL, max_bytes=32 * MIB, max_messages=4)
-    clock = Clock()
+    clock = Clock(1_700_000_000.0)
     leader = logs.open(tmp_path / "a" / "control.db", clock, picture_every=3)
     leader.next_term(0)
     behind = logs.open(tmp_path / "b" / "control.db", clock)
@@ -203,7 +204,7 @@ def test_a_log_that_has_forgotten_its_beginning_is_followed(logs: Logs, tmp_path
 def test_what_a_file_had_before_there_was_a_log_is_its_beginning(
     logs: Logs, tmp_path: Path
 ) -> None:
-    clock = Clock()
+    clock = Clock(1_700_000_000.0)
     path = tmp_path / "a" / "control.db"
     alone = Store(path, clock=clock)
     new(alone, "regions", name="fra", iata="FRA")
@@ -226,7 +227,7 @@ def test_what_a_file_had_before_there_was_a_log_is_its_beginning(
 
 
 def test_a_copy_that_is_put_back_is_what_all_want(logs: Logs, tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(1_700_000_000.0)
     leader = logs.lead(tmp_path / "a" / "control.db", clock)
     new(leader, "regions", name="fra", iata="FRA")
     backup(tmp_path / "a" / "control.db", tmp_path / "copy.db")
@@ -247,7 +248,7 @@ def test_a_log_that_lost_something_is_not_gone_on_with(tmp_path: Path) -> None:
     cluster = NatsCluster(tmp_path / "nats", size=1)
     logs = Logs(cluster)
     try:
-        leader = logs.lead(tmp_path / "control.db", Clock())
+        leader = logs.lead(tmp_path / "control.db", Clock(1_700_000_000.0))
         new(leader, "regions", name="fra", iata="FRA")
         leader.check_log()
         cluster.kill("n1")
@@ -261,11 +262,11 @@ def test_a_log_that_lost_something_is_not_gone_on_with(tmp_path: Path) -> None:
         assert regions(leader) == ["fra"]
         leader.close()
         with pytest.raises(UnfitLog, match="has lost what it had acknowledged"):
-            logs.open(tmp_path / "control.db", Clock())
+            logs.open(tmp_path / "control.db", Clock(1_700_000_000.0))
         backup(tmp_path / "control.db", tmp_path / "copy.db")
-        other = logs.lead(tmp_path / "other" / "control.db", Clock())
+        other = logs.lead(tmp_path / "other" / "control.db", Clock(1_700_000_000.0))
         other.replace(tmp_path / "copy.db")
-        again = logs.open(tmp_path / "control.db", Clock())
+        again = logs.open(tmp_path / "control.db", Clock(1_700_000_000.0))
         assert rows(again) == rows(other)
         assert regions(again) == ["fra"]
         assert len([*tmp_path.glob("control.db.????????")]) == 1, "a copy of the former file"
@@ -277,7 +278,7 @@ def test_a_log_that_lost_something_is_not_gone_on_with(tmp_path: Path) -> None:
 
 
 def test_rows_of_other_versions(logs: Logs, tmp_path: Path) -> None:
-    store = logs.lead(tmp_path / "control.db", Clock())
+    store = logs.lead(tmp_path / "control.db", Clock(1_700_000_000.0))
     old = {
         "id": "m1", "kind": "node", "pool": "p", "region": "fra", "hostname": "h", "version": "0",
         "token": "t", "key_digest": "d", "joined_at": 1.0, "not_after": 2.0, "revoked_at": None,
@@ -299,7 +300,7 @@ def test_rows_of_other_versions(logs: Logs, tmp_path: Path) -> None:
     "data", [b"", b"no message", zlib.compress(b"\xc1"), zlib.compress(msgspec.msgpack.encode([1]))]
 )
 def test_what_is_no_transaction_ends_the_following(logs: Logs, tmp_path: Path, data: bytes) -> None:
-    store = logs.lead(tmp_path / "control.db", Clock())
+    store = logs.lead(tmp_path / "control.db", Clock(1_700_000_000.0))
     log = logs.log()
     sequence = logs.wait(log._transactions.write(Write("tx", data, store.sequence)))
     with pytest.raises(UnfitLog, match=f"message {sequence}"):
@@ -309,7 +310,7 @@ def test_what_is_no_transaction_ends_the_following(logs: Logs, tmp_path: Path, d
 
 
 def test_a_change_larger_than_a_message_is_refused(logs: Logs, tmp_path: Path) -> None:
-    store = logs.lead(tmp_path / "control.db", Clock())
+    store = logs.lead(tmp_path / "control.db", Clock(1_700_000_000.0))
     with pytest.raises(TooLarge, match="several parts"), store.writing() as writing:
         writing.decide(DNS_RECORD, "x", "y", secrets.token_hex(1_500_000))
     assert store.decisions("y") == {}
@@ -319,7 +320,7 @@ def test_a_change_larger_than_a_message_is_refused(logs: Logs, tmp_path: Path) -
 
 def test_a_lead_that_is_lost_while_a_write_waits_is_lost_for_it(logs: Logs, tmp_path: Path) -> None:
     """What it has read of its successor by then is nothing to append behind."""
-    clock = Clock()
+    clock = Clock(1_700_000_000.0)
     former = logs.lead(tmp_path / "a" / "control.db", clock)
     successor = logs.lead(tmp_path / "b" / "control.db", clock)
 
@@ -337,7 +338,7 @@ def test_a_lead_that_is_lost_while_a_write_waits_is_lost_for_it(logs: Logs, tmp_
 
 
 def test_a_successor_knows_which_tokens_edges_know(logs: Logs, tmp_path: Path) -> None:
-    clock, edges = Clock(), Tokens()
+    clock, edges = Clock(1_700_000_000.0), Tokens()
     leader = logs.lead(tmp_path / "a" / "control.db", clock)
     follower = logs.open(tmp_path / "b" / "control.db", clock)
     changes = Changes(leader, edges, b"s" * 32)
