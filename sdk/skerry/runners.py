@@ -46,6 +46,7 @@ _TORCH = RunnerKind(
     floats=("keep", "int8", "int4", "fp8", "bf12"),
     kv=("int8", "fp8"),
     axes=("tensor", "pipeline"),
+    opens_divided="skerry_core.runners.torch.torch_group:TorchGroup",
 )
 
 RUNNERS: dict[RunnerName, RunnerKind] = {

@@ -36,7 +36,7 @@ class RankLinks:
     def __init__(
         self, store: Path, shard: Shard, stage: int, num_stages: int, device: torch.device
     ):
-        """Meet the other ranks; each must come. `store` is a file that all of them see."""
+        """Wait for the other ranks, which must come; `store` is a file that all of them see."""
         self.shard = shard
         self._device = device
         self._sent: deque[tuple[Any, Tensor]] = deque()

@@ -92,6 +92,7 @@ class TorchRunner:
         )  # fmt: skip
         self._steps, self._choose = opened.steps, opened.choose
         self._links = links
+        self.is_last = links is None or links.shard.is_last  # and not a stage before others
         about = [VERSION, torch.__version__, processor(device), dtype, *formats, *opened.build]
         if narrow_kv is not None:
             about.append(narrow_kv)
@@ -190,7 +191,7 @@ class TorchRunner:
         if links is not None:
             arrived = links.receive(batch.num_tokens, self.model.hidden_size, self._dtype)
         made, chosen = self._steps.run(batch, self._made, arrived)
-        if links is not None and not links.shard.is_last:
+        if links is not None and not self.is_last:
             links.send(made)
             return
         self._logits = made
@@ -199,7 +200,11 @@ class TorchRunner:
         self._under_way.append(sampled)
 
     def collect(self) -> StepResult:
-        return self._under_way.popleft().result()
+        return self.take().result()
+
+    def take(self) -> Sampled:
+        """Return what the oldest step under way makes, without waiting for it."""
+        return self._under_way.popleft()
 
     def last_logits(self) -> Float32:
         logits: Float32 = self._logits.float().cpu().numpy()

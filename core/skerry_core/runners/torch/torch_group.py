@@ -1,0 +1,266 @@
+"""Runs a model on Torch over several ranks, each a process with a device: parts of its layers,
+stages of them, or both.
+
+The first rank runs in the caller's process and sends the others each step as it came; all run it at
+once. Tokens are chosen by every rank of the last stage, of logits that all of them have, so that
+they are on their devices for the next step; where one stage is all, they are known here too.
+
+Blocks of KV leave and arrive in canonical form, gathered from all ranks: a model that is divided in
+another way, or not at all, takes them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skerry_core.batch import Float32, ForwardBatch, StepResult
+from skerry_core.config import ConfigError
+from skerry_core.kv.canonical import kv_dtype
+from skerry_core.page_checksums import Checksums, KVChecksumError, check_pages, page_checksums
+from skerry_core.ranks import Part, RankChannel, RankLost, Ranks
+from skerry_core.runner import Progress, RunnerSetup, RunnerSizes
+from skerry_core.runners.checks import check_batch, check_block, check_block_data
+from skerry_core.runners.rank_messages import (
+    MessageKind,
+    RankMessage,
+    encode,
+    expect,
+    result_of,
+    step_message,
+)
+from skerry_core.runners.torch.rank_links import RankLinks
+from skerry_core.runners.torch.rank_plan import RankPlan, plan_ranks, rank_options
+from skerry_core.runners.torch.rank_worker import open_rank, serve_rank, sizes_message, sizes_of
+from skerry_core.runners.torch.torch_runner import TorchRunner
+
+_MOVED_BYTES = 256 << 20  # of KV at once: a message has a bound
+_NO_CHECKSUMS = np.zeros(0, np.uint64)
+
+
+class TorchGroup:
+    """A `ModelRunner` over ranks, of which it is the first; not for two threads at once.
+
+    Once a rank is lost every call raises RankLost, or what the library says of it.
+    """
+
+    def __init__(
+        self, runner: TorchRunner, links: RankLinks, plan: RankPlan,
+        channels: Sequence[RankChannel], ranks: Ranks, store: tempfile.TemporaryDirectory[str],
+    ) -> None:  # fmt: skip
+        """`channels` lead to the other ranks, in order, which are open; it owns all it gets."""
+        self.model = plan.model
+        self.kv_format = plan.kv_format
+        self.num_blocks = runner.num_blocks
+        self.max_step_tokens = runner.max_step_tokens
+        self.max_samples = runner.max_samples
+        self.numeric_build = runner.numeric_build
+        self.batch_invariant = runner.batch_invariant
+        self.ranks = ranks
+        self.overlaps = runner.overlaps and runner.is_last
+        self._runner = runner
+        self._shards = plan.shards
+        self._channels = channels
+        self._store = store
+        first_of_last = next(i for i, shard in enumerate(plan.shards) if shard.is_last)
+        self._maker = None if runner.is_last else channels[first_of_last - 1]  # of results
+        self._results: deque[StepResult] = deque()  # that came while something else was waited for
+        self._lost: RankLost | None = None
+
+        def lose(error: RankLost) -> None:
+            self._lost = error
+            links.abort()  # a GPU would wait for what the rank has not sent
+
+        ranks.when_lost(lose)
+
+    @classmethod
+    def from_setup(cls, setup: RunnerSetup, *, deterministic: bool = False) -> TorchGroup:
+        """Open a model's part of this process, and have `setup.ranks` start the others. Raises as
+        `TorchRunner.open` does, and RankLost."""
+        if setup.ranks is None:
+            raise ConfigError("there is nothing that starts other ranks")
+        store = tempfile.TemporaryDirectory(prefix="skerry-ranks-")
+        channels: list[RankChannel] = []
+        try:
+            for rank in range(1, setup.parallel.num_ranks):
+                channels.append(setup.ranks.start(replace(setup, rank=rank)))
+            return cls._opened(setup, channels, setup.ranks, store, deterministic=deterministic)
+        except BaseException:
+            for channel in channels:
+                channel.close()
+            store.cleanup()
+            raise
+
+    @classmethod
+    def _opened(
+        cls, setup: RunnerSetup, channels: Sequence[RankChannel], ranks: Ranks,
+        store: tempfile.TemporaryDirectory[str], *, deterministic: bool,
+    ) -> TorchGroup:  # fmt: skip
+        meeting = Path(store.name) / "ranks"
+        place = np.frombuffer(str(meeting).encode(), np.uint8)
+
+        def agree(own: RunnerSizes) -> RunnerSizes:
+            sizes = [own, *(sizes_of(RankMessage(channel.receive())) for channel in channels)]
+            least = RunnerSizes(
+                num_blocks=min(each.num_blocks for each in sizes),
+                max_step_tokens=min(each.max_step_tokens for each in sizes),
+                max_samples=min(each.max_samples for each in sizes),
+            )
+            for channel in channels:
+                channel.send(*sizes_message(least))
+            return least
+
+        options = rank_options(setup, deterministic=deterministic)
+        plan = plan_ranks(setup.weights, setup.parallel, options)
+        for channel in channels:
+            channel.send(*encode(MessageKind.MEET, [place]))
+        for channel in channels:
+            expect(RankMessage(channel.receive()), MessageKind.MEET)
+        runner, links = open_rank(setup, options, plan, meeting, agree)
+        for channel in channels:
+            ready = expect(RankMessage(channel.receive()), MessageKind.READY)
+            build = ready.array(0, np.uint8).tobytes().decode()
+            if build != runner.numeric_build:
+                raise ConfigError(
+                    f"a rank computes as {build}, the first as {runner.numeric_build}"
+                )
+        return cls(runner, links, plan, channels, ranks, store)
+
+    @staticmethod
+    def serve_rank(
+        setup: RunnerSetup, channel: RankChannel, *, deterministic: bool = False
+    ) -> None:
+        """Run rank `setup.rank`, not the first, until the channel ends: see `rank_worker`."""
+        serve_rank(setup, channel, deterministic=deterministic)
+
+    def warm_up(self, progress: Progress) -> None:
+        self._send(encode(MessageKind.WARM_UP))
+        self._runner.warm_up(progress)
+        for channel in self._channels:
+            self._answer(channel, MessageKind.WARM_UP)
+
+    def execute(self, batch: ForwardBatch) -> StepResult:
+        self.launch(batch)
+        return self.collect()
+
+    def launch(self, batch: ForwardBatch) -> None:
+        """See `OverlappingRunner`."""
+        check_batch(batch, self)
+        self._send(step_message(batch))
+        self._runner.launch(batch)
+
+    def collect(self) -> StepResult:
+        """See `OverlappingRunner`."""
+        if self._maker is None:
+            result = self._runner.collect()
+            self._check()
+            return result
+        if self._results:
+            return self._results.popleft()
+        return result_of(self._answer(self._maker, MessageKind.RESULT))
+
+    def last_logits(self) -> Float32:
+        if self._maker is None:
+            return self._runner.last_logits()
+        self._maker.send(*encode(MessageKind.LOGITS))
+        return self._answer(self._maker, MessageKind.LOGITS).array(0, np.float32)
+
+    def export_block(self, block: int) -> NDArray[np.generic]:
+        return self.export_blocks([block])[0][0]
+
+    def admit_block(self, block: int, data: NDArray[np.generic]) -> None:
+        self.admit_blocks([block], data[None])
+
+    def export_blocks(self, blocks: Sequence[int]) -> tuple[NDArray[np.generic], Checksums | None]:
+        """Gather blocks from all ranks; see `BlockMover`."""
+        for block in blocks:
+            check_block(block, self.num_blocks)
+        data = np.empty((len(blocks), *self.kv_format.shape), kv_dtype(self.kv_format.dtype))
+        at_once, has_checksums = max(1, _MOVED_BYTES // self.kv_format.block_bytes), False
+        for start in range(0, len(blocks), at_once):
+            some = slice(start, start + at_once)
+            has_checksums |= self._export(blocks[some], data[some])
+        return data, page_checksums(data) if has_checksums else None
+
+    def _export(self, blocks: Sequence[int], into: NDArray[np.generic]) -> bool:
+        """Gather blocks; return whether checksums came with them, and were those of the bytes."""
+        self._send(encode(MessageKind.EXPORT, [np.asarray(blocks, np.int32)]))
+        own, checksums = self._runner.export_blocks(blocks)
+        into[self._part(0)] = own
+        if checksums is not None:
+            check_pages(checksums, page_checksums(own))
+        for rank, channel in enumerate(self._channels, 1):
+            answer = self._answer(channel, MessageKind.EXPORT)
+            part = answer.array(0, into.dtype)
+            if checksums is not None:
+                check_pages(answer.array(1, np.uint64), page_checksums(part))
+            into[self._part(rank)] = part
+        return checksums is not None
+
+    def admit_blocks(
+        self,
+        blocks: Sequence[int],
+        data: NDArray[np.generic],
+        checksums: Checksums | None = None,
+    ) -> None:
+        """Hand every rank its part of blocks; see `BlockMover`. Where KVChecksumError is of one
+        rank's device, others have overwritten theirs: the blocks hold nothing that can be used."""
+        for block, each in zip(blocks, data, strict=True):
+            check_block(block, self.num_blocks)
+            check_block_data(each, self.kv_format)
+        if checksums is not None:
+            check_pages(checksums, page_checksums(data))
+        at_once = max(1, _MOVED_BYTES // self.kv_format.block_bytes)
+        for start in range(0, len(blocks), at_once):
+            some = slice(start, start + at_once)
+            self._admit(blocks[some], data[some], has_checksums=checksums is not None)
+
+    def _admit(
+        self, blocks: Sequence[int], data: NDArray[np.generic], *, has_checksums: bool
+    ) -> None:
+        numbers = np.asarray(blocks, np.int32)
+        parts = [np.ascontiguousarray(data[self._part(i)]) for i in range(len(self._shards))]
+        sums = [page_checksums(part) if has_checksums else _NO_CHECKSUMS for part in parts]
+        for channel, part, checksums in zip(self._channels, parts[1:], sums[1:], strict=True):
+            self._check()
+            channel.send(*encode(MessageKind.ADMIT, [numbers, checksums, part]))
+        self._runner.admit_blocks(blocks, parts[0], sums[0] if has_checksums else None)
+        answers = [self._answer(channel, MessageKind.ADMIT) for channel in self._channels]
+        if any(answer.array(0, np.uint8).any() for answer in answers):
+            raise KVChecksumError("KV blocks were spoilt on their way to a rank's device")
+
+    def _part(self, rank: int) -> tuple[slice, ...]:
+        """Return where a rank's part lies in blocks, [n, *kv_format.shape]."""
+        layers, heads = self._shards[rank].layers, self._shards[rank].kv_heads(self.model)
+        whole = slice(None)
+        return whole, slice(layers.start, layers.stop), whole, slice(heads.start, heads.stop)
+
+    def _send(self, parts: Sequence[Part]) -> None:
+        self._check()
+        for channel in self._channels:
+            channel.send(*parts)
+
+    def _answer(self, channel: RankChannel, kind: MessageKind) -> RankMessage:
+        """Return the next answer of a kind; results that come before it wait. Raises RankLost."""
+        while True:
+            message = RankMessage(channel.receive())
+            if message.kind is kind:
+                return message
+            self._results.append(result_of(expect(message, MessageKind.RESULT)))
+
+    def _check(self) -> None:
+        """Raise RankLost once a rank is gone."""
+        if self._lost is not None:
+            raise self._lost
+
+    def close(self) -> None:
+        for channel in self._channels:
+            channel.close()
+        self._runner.close()
+        self._store.cleanup()
