@@ -1,4 +1,4 @@
-"""Whether a tenant's time to first token tells what another tenant has asked.
+"""Whether a tenant's time to first token depends on another tenant's prompts.
 
     python -m bench.isolation [--pairs 200] [--json FILE]
 

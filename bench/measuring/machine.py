@@ -18,7 +18,7 @@ GIGA = 1e9
 
 
 def describe() -> dict[str, Any]:
-    """Processor, cores, memory and versions, as far as Linux tells."""
+    """Processor, cores, memory and versions, as far as Linux reports them."""
     cpuinfo = _read("/proc/cpuinfo")
     model = next(
         (

@@ -1,4 +1,4 @@
-"""Starts an engine of its own and makes one token; tells how far it was when, as JSON.
+"""Starts an engine of its own and makes one token; prints the times of its phases as JSON.
 
 Weights are mapped while kernels are loaded, so what they take is told once more, by themselves.
 

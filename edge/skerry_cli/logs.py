@@ -1,4 +1,4 @@
-"""Where log lines go: JSON lines into a file or a pipe, short text to a person.
+"""Log output: JSON lines into a file or a pipe, short text on a terminal.
 
 A line carries ids, names and numbers, and no text of prompts or answers, unless the operator said
 for prompts (`SKERRY_LOG_PROMPTS=1`). What a program is to read of a line is given to the logger as

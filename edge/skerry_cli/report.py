@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Reachable(Protocol):
-    """Where a platform is called, and with what."""
+    """URL, account and token that a platform is called with."""
 
     @property
     def url(self) -> str: ...
@@ -38,7 +38,7 @@ class Reachable(Protocol):
 
 
 class StartReporter(Protocol):
-    """Where `skerry up` reports how far it is. Called from any thread."""
+    """Reports the progress of `skerry up`. Called from any thread."""
 
     def progress(self, what: str, share: float) -> None:
         """Report that `share` of `what` is done, 0 to 1."""

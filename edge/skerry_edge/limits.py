@@ -35,7 +35,7 @@ class Limits:
     prompt_chars_per_token: int = 32  # longer texts cannot fit the context: refused untokenised
 
     # One WebSocket, which holds a place of `max_connections` for as long as it is open.
-    ping_seconds: float = 20.0  # a silent client is asked whether it is there, and has as long
+    ping_seconds: float = 20.0  # after which a silent client is pinged; it has as long to answer
     socket_idle_seconds: float = 600.0  # without a request, then it is closed
     socket_seconds: float = 3600.0  # then it takes no more requests, as upstream's
     socket_lanes: int = 32  # that have names

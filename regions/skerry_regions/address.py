@@ -1,4 +1,4 @@
-"""Where a node listens: `unix:/path/to.sock` on one host, `tcp:10.0.0.7:9000` between hosts."""
+"""Addresses of nodes: `unix:/path/to.sock` on one host, `tcp:10.0.0.7:9000` between hosts."""
 
 from __future__ import annotations
 

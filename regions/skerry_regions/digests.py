@@ -49,7 +49,7 @@ def prefix_chain(model: str, cache_key: bytes, prompt_ids: Sequence[int]) -> byt
     other: of two prompts that begin alike, equal names so far.
 
     They are a keyed digest of the tokens: without `cache_key` (of the tenant, at most 64 bytes)
-    nobody can guess a prompt by its names, nor compare those of two tenants or homes. They are not
+    no prompt can be guessed by its names, nor compare those of two tenants or homes. They are not
     the names by which nodes know blocks. Raises ValueError without a key, and OverflowError as
     `full_block_digests` does.
     """

@@ -1,4 +1,4 @@
-"""Checksums of KV blocks: what they are in NumPy, and what becomes of a block with a wrong one."""
+"""Checksums of KV blocks: their meaning in NumPy, and how a block with a wrong one is handled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a process of ours is reached over HTTP, and how it reports to whoever has started it."""
+"""The HTTP listener of a process, and its report to the process that started it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from skerry_regions.prometheus import LabelValues
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """Where a process is to listen."""
+    """Host, port and certificate that a process listens with."""
 
     host: str
     port: int  # 0: a free one

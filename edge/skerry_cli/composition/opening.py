@@ -1,4 +1,4 @@
-"""Whether the engine can open a model: found in milliseconds, before it is added or served."""
+"""Checks that the engine can open a model, in milliseconds, before it is added or served."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ TOKEN_USES = 1000  # a pod spends one when its volume is new
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodOptions:
-    """Where pods are made, and of what."""
+    """The Kubernetes cluster in which pods are made, and their image."""
 
     access: ClusterAccess
     join: str  # URL at which they reach the control plane
@@ -56,7 +56,7 @@ class PodOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinOptions:
-    """Where machines join, and whence more of them come."""
+    """The address at which machines join, and the webhook that requests more."""
 
     host: str
     port: int

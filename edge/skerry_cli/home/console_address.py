@@ -1,4 +1,4 @@
-"""Where the console is opened in a browser, with a code that logs it in once."""
+"""The address that opens the console in a browser, with a code that logs it in once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a home keeps its control plane, and being the only one of it."""
+"""The files of a home's control plane, and the lock that keeps it the only one."""
 
 from __future__ import annotations
 

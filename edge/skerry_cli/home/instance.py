@@ -1,4 +1,4 @@
-"""Who runs the platform of a home.
+"""The process that runs the platform of a home.
 
 "Running" means that a process holds the lock: the kernel lets go of it however the process ends, so
 a record left behind by `kill -9` is never mistaken for a running platform, nor a recycled pid.

@@ -1,4 +1,4 @@
-"""Where a process finds what others share: the registry, the queue, and the platform's state.
+"""Opens what processes share: the registry, the queue, and the platform's state.
 
 All are files of the home, unless SKERRY_REGISTRY or SKERRY_STATE names NATS servers. A topology's
 `state` is written down in the home, so that every command of it goes by the same one.
@@ -99,7 +99,7 @@ def keep_state(home: Home, text: str | None) -> None:
 
 
 class StateMark(Struct, frozen=True, kw_only=True):
-    """Where the state of a home is, of which a copy was begun (`skerry state copy`)."""
+    """The place of a home's state, of which a copy was begun (`skerry state copy`)."""
 
     version: Literal[1] = 1
     home: str  # by which servers know it; random

@@ -225,7 +225,7 @@ class OrderedRestart:
             self._stop()
 
     def revoke(self) -> None:
-        """End it: nobody has links to this machine any more."""
+        """End what runs here: the other machines refuse links of this one."""
         if not self.is_revoked:
             self.is_revoked = True
             self._stop()

@@ -21,7 +21,7 @@ QR, AA, TC, RD, CD = 0x8000, 0x0400, 0x0200, 0x0100, 0x0010
 
 
 class Sender(NamedTuple):
-    """Where a query came from."""
+    """The sender of a query."""
 
     address: Bytes  # 4 or 16 bytes
     top: np.uint64  # its first 64 bits

@@ -41,8 +41,8 @@ class Signer:
         self._passing: OrderedDict[_Key, _Signed] = OrderedDict()
 
     def sign(self, rrset: dns.rrset.RRset, now: float, *, passing: bool = False) -> dns.rrset.RRset:
-        """Return the RRSIG set of `rrset`. `passing`: its name or content is made up by who
-        asks."""
+        """Return the RRSIG set of `rrset`. `passing`: the client chooses its name or
+        content."""
         key = _key_of(rrset)
         known = self._lasting.get(key) or self._passing.get(key)
         if known is None or known[1].expiration - now < LEAST_LEFT:

@@ -24,7 +24,7 @@ MAX_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class ZoneKeys:
-    """Who does what at one stage."""
+    """The use of each key at one stage."""
 
     stage: Stage
     signing: ZoneKey  # of records

@@ -1,4 +1,4 @@
-"""What becomes of each field that a client sends: it works, is refused, or is named in a header.
+"""Handling of each field that a client sends: it works, is refused, or is named in a header.
 
 A struct's own fields work. Of what upstream has beside them, a field that wants another kind of
 answer is refused by its name; a hint, or what only upstream can use, changes no answer here and is

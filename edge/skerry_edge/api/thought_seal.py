@@ -36,7 +36,7 @@ class ThoughtSeal:
 
     def open(self, sealed: str) -> tuple[str, bool] | None:
         """Return what was sealed, and whether it was this model that thought it; None where it was
-        sealed by nobody, for another tenant, or was changed."""
+        not sealed here, was sealed for another tenant, or was changed."""
         try:
             data = base64.b64decode(sealed.encode(), altchars=b"-_", validate=True)
         except (ValueError, binascii.Error):

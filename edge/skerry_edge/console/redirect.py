@@ -38,7 +38,7 @@ MAX_PENDING = 1024  # beyond, the oldest are void
 SCOPE = "openid profile"
 
 Reason = Literal["over", "denied", "away"]
-"""It took too long, or another browser began it; nobody is let in; the issuer does not answer."""
+"""It took too long, or another browser began it; it is denied; the issuer does not answer."""
 
 
 class LoginRefused(Exception):

@@ -1,4 +1,4 @@
-"""Who is logged in at the console: sessions in the edge's memory, each as good as its token."""
+"""Sessions of the console, in the edge's memory, each as good as its token."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def _variables(source: str) -> frozenset[str]:
 def thought_at(family: Family, prompt_end: str) -> Thought:
     """Return whether a prompt ends within a thought, behind one, or where the model may begin one.
 
-    Only its end tells: earlier turns, and results of tools, may hold any mark. `prompt_end` has
+    Only its end decides: earlier turns, and results of tools, may hold any mark. `prompt_end` has
     control tokens as their characters.
     """
     reasoning = family.reasoning

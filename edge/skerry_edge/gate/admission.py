@@ -1,4 +1,4 @@
-"""Who may come in now: places of the edge, limits of tenants and models, money of tokens.
+"""Admission of requests: places of the edge, limits of tenants and models, money of tokens.
 
     arrive ──▶ enter ──▶ Place ──▶ leave(what it used)
 
@@ -176,8 +176,8 @@ class Admission:
         Raises `Overloaded` when the edge or the model is full, `RateLimited` when the tenant sends
         too much, `QuotaExceeded` when the token's money is spent; all say when to come back.
         Raises `InvalidInput` for more choices than may ever run at once.
-        `tell` is given the headers that describe the tenant's limits, let in or not; `on_end` is
-        called when the platform ends the request.
+        `tell` is called with the headers that describe the tenant's limits, also where it refuses;
+        `on_end` when the platform ends the request.
         """
         self._check_places(demand)
         uses = self._counted(demand, tell) if self._is_limited else []

@@ -1,4 +1,4 @@
-"""Who is calling: the one check that every route passes, and the token that a request shows."""
+"""Authentication: the one check that every route passes, and the token that a request shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who sends a request, how long it may take, and where it may be computed."""
+"""The caller of a request: whose it is, how long it may take, where it may be computed."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ Priority = Literal["interactive", "batch"]  # whatever comes over the network is
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InsideCall:
-    """Who calls, under which request id, and how urgent it is."""
+    """The principal, request id and priority of a call from inside."""
 
     request_id: str
     principal: Principal | None  # None: a token that was revoked

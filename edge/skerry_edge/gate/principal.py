@@ -1,4 +1,4 @@
-"""Who calls: an account, what they may do, and whose money they spend."""
+"""The principal of a call: an account, its scopes, and the budgets that it spends."""
 
 from __future__ import annotations
 

@@ -64,8 +64,8 @@ class Steering:
         zone: str,
         members: Callable[[], Iterable[Member]],
     ) -> None:
-        """Of the edge `id`, its region and residency zone; `members` are all that the registry
-        tells of."""
+        """Of the edge `id`, its region and residency zone; `members` returns all that the registry
+        has."""
         self.policy = policy
         self._is_draining = False
         self._topology = topology

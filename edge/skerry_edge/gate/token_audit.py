@@ -1,4 +1,4 @@
-"""Who changed API tokens past the control plane: JSON lines beside the file of tokens.
+"""Audit of changes of API tokens past the control plane: JSON lines beside their file.
 
 Each line is written to disk when its change was made or denied. A file of 1 MiB is renamed, and of
 those that were renamed four are kept; a line has no secret.

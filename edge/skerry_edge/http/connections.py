@@ -1,4 +1,4 @@
-"""Who holds the places of a listener, and who gives one up when all are taken. No I/O.
+"""Places of a listener: which connection has one, and which gives it up. No I/O.
 
 A network (a /24 of IPv4, a /56 of IPv6) that holds more than its share gives first; else whoever
 has waited longest for its client: between two requests, or for a head that does not come. What is

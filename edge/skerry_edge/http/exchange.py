@@ -48,7 +48,7 @@ class Exchange:
         self.keeps_alive = head.keeps_alive  # else the connection ends with the answer
         self.has_begun = self.is_complete = False  # the answer
         self._is_tunnel = False  # after an answer of 101
-        self._is_finishing = False  # and the application was not told
+        self._is_finishing = False  # and the application does not know yet
         self.is_cut_off = False  # there is no client to answer
 
     async def run(self, app: ASGIApp) -> None:

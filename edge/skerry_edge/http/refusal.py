@@ -1,4 +1,4 @@
-"""Why a connection is not served, as an answer that both dialects' clients can read."""
+"""Refusals of connections, as answers that both dialects' clients can read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from skerry.errors import InternalError
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a connection is not served. `number` is the code of the Workers AI dialect."""
+    """The refusal of a connection. `number` is the code of the Workers AI dialect."""
 
     status: int
     number: int

@@ -140,7 +140,7 @@ class Settlement:
 
     def _writes(self) -> CacheWrites | None:
         """Return what stays cached of the prompts; None when nothing was to. Of a prompt's choices
-        the one that found most cached tells: what it wrote was not there."""
+        the one that found most cached counts: what it wrote was not there."""
         if not any(self._pins):
             return None
         return writes_of(

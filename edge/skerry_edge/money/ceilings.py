@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from skerry_edge.money.spending import Kind, before, kind_of
 
-HORIZON_SECONDS = 75.0  # of spending that a lease should last: with half of it more is asked for
+HORIZON_SECONDS = 75.0  # of spending that a lease should last: at half of it, it is renewed
 PACE_SECONDS = 0.5  # between two looks at the pace
 PACE_WEIGHT = 0.3  # of the newest look
 LEAST_REQUESTS = 4  # of the largest size, that a lease holds
@@ -134,7 +134,7 @@ class Lease:
         return max(LEAST_REQUESTS * self._largest, int(self._pace * HORIZON_SECONDS))
 
     def is_low(self, periods: Sequence[str], now: float) -> bool:
-        """Return whether it is time to ask for more."""
+        """Return whether it is time to renew the lease."""
         return self.room(periods) < self.target(periods, now) // 2
 
     def is_to_give(self, periods: Sequence[str], now: float, edges: int = 1) -> bool:
@@ -268,7 +268,7 @@ class Lease:
             self._ceiling[each] = amount - max(0, beyond)
 
     def lost(self) -> None:
-        """Take whatever the store says next as news: it has begun anew."""
+        """Accept whatever record comes next: the store was made again."""
         self.revision = 0
 
 

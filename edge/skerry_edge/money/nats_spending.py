@@ -83,7 +83,7 @@ class NatsSpending:
                 purse.settle(nano(dollars) - hold.nanodollars, hold.periods)
 
     async def spent(self, payer: str) -> tuple[float, float]:
-        """Return also what other edges may spend before they have to ask."""
+        """Return also what other edges may spend without a round trip."""
         day, month = self._names()[:2]
         purse = self._purses.get(key := key_of(payer))
         if purse is not None and purse.is_read:

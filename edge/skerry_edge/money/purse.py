@@ -25,7 +25,7 @@ from skerry_regions.drivers.jetstream.stream import KeyedStream, RevisionConflic
 
 RECALL_SECONDS = 0.25  # that a request waits for others to give back
 READ_SECONDS = 2.0  # that a request waits for the store
-AGAIN_SECONDS = 0.25  # until more is asked for where nothing was free
+AGAIN_SECONDS = 0.25  # until the next request for more, where nothing was free
 SETTLE_SECONDS = 0.02  # in which small amounts that come back gather
 CONTENTION_SECONDS = 0.002  # that who was too late waits at most
 PAUSE_SECONDS = 0.2  # after a store that was away
@@ -77,9 +77,9 @@ class Purse:
         self._write: Write | None = None  # of which the outcome is not known
         self._waiting: deque[WaitingRequest] = deque()
         self._giving: Giving = "nothing"
-        self._is_resting = False  # whether no more is asked for, until somebody spends
+        self._is_resting = False  # whether it is not renewed until a request spends
         self._renew_after = -float("inf")
-        self._empty_until = -float("inf")  # who lacks money is refused, others were asked lately
+        self._empty_until = -float("inf")  # requests without money fail: others had none lately
         self._changed = asyncio.Event()  # the record, by somebody
         self._worker: asyncio.Task[None] | None = None
 
@@ -123,7 +123,7 @@ class Purse:
             self.give("surplus")
 
     def lost(self) -> None:
-        """Have the record read: the store has begun anew."""
+        """Read the record again: the store was made again."""
         self.lease.lost()
         self._must_read = True
         self._stir()

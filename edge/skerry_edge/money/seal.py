@@ -1,4 +1,4 @@
-"""Whether what NATS servers count as spent is spent there: not once a home has taken it back.
+"""The seal of spending on NATS servers: set once a home has taken it back.
 
 Edges read it when they start and follow it, so that no cap is spent at two places.
 """

@@ -1,4 +1,4 @@
-"""Where large schemas are looked at: `python -m skerry_edge.output.child`."""
+"""The process that checks large schemas: `python -m skerry_edge.output.child`."""
 
 from __future__ import annotations
 

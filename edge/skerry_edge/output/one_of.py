@@ -1,4 +1,4 @@
-"""Whether at most one branch of a schema's `oneOf` can match: it is then `anyOf`.
+"""Tests that at most one branch of a schema's `oneOf` can match: it is then `anyOf`.
 
 Branches are distinguished by their types, by the constants that they list, or by a property that
 each of them requires and whose constants differ. Constants are looked up by hash, so the work grows

@@ -26,7 +26,7 @@ _PUNCTUATION: Final = frozenset("!\"#$%&'()*+,-./:;=?@[\\]^_`{|}~")
 
 @dataclass(frozen=True, slots=True)
 class PatternFault:
-    """Why a pattern is not held. `is_certain`: no grammar could; else this module does not know."""
+    """The reason for which a pattern is not held. `is_certain`: no grammar could hold it."""
 
     what: str
     is_certain: bool

@@ -8,7 +8,7 @@ MAX_NAMED: Final = 32  # of one request
 MAX_WHERE: Final = 500  # characters of a path
 
 Path = tuple["Path", str] | str
-"""Where something is in a request: joined only for a message, since long names make long paths."""
+"""The path of a value in a request: joined only for a message, since it may be long."""
 
 
 class Unenforced:

@@ -84,7 +84,7 @@ class NatsRates:
         await self._follower.close()
 
     def keeps(self, keeper: RateKeeper) -> None:
-        """Have a keeper be told what others write."""
+        """Pass on what other edges write to a keeper."""
         self._keepers[keeper.key] = keeper
 
     def unheard(self, record: RateRecord) -> dict[str, float]:
@@ -187,7 +187,7 @@ class RateKeeper:
         return self._worker is None and self._write is None and not any(self.use.share.parts)
 
     def forget(self) -> None:
-        """Go by nothing that was read: it is told of changes no more."""
+        """Discard what was read: changes are not received any more."""
         self._must_read = True
         self.use.unknown()
 

@@ -169,7 +169,7 @@ class EdgeShare:
             self._keep_at_most(own)
 
     def lost(self) -> None:
-        """Begin anew: the store has forgotten all parts."""
+        """Reset: the store has lost all parts."""
         self.record, self.revision, self.parts = RateRecord(), 0, NONE
 
     def _take_over(self, own: EdgePart) -> None:

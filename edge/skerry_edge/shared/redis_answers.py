@@ -74,7 +74,7 @@ logger = logging.getLogger(__name__)
 
 
 class CircuitBreaker:
-    """Whether a server is worth a call: not for a while after failures in a row. Thread-safe."""
+    """A circuit breaker: no calls for a while after failures in a row. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""Where requests are worked on before they are admitted: long prompts, large schemas.
+"""Work on requests before they are admitted: long prompts, large schemas.
 
 Tenants take turns at its threads, so that what one of them sends holds up no other; see
 `FairQueue`.

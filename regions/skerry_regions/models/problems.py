@@ -3,7 +3,7 @@
 ModelProblem
 ├── ModelNotInstalled   its files were never fetched, or from elsewhere
 ├── PullError           they could not be fetched
-│   └── PullCancelled   nobody wants them any more
+│   └── PullCancelled   the request was cancelled
 ├── ModelCorrupt        they are not those of the catalog: missing, cut, changed
 └── UnsupportedModel    they are whole, but of a kind that cannot be served
 """
@@ -35,7 +35,7 @@ class PullError(ModelProblem):
 
 
 class PullCancelled(PullError):
-    """Whoever wanted it does not any more."""
+    """The pull was cancelled before its end."""
 
     reason = "its download was cancelled"
 

@@ -42,7 +42,7 @@ def region_rtts(directory: Directory) -> dict[str, float]:
 def region_report(
     region: str, directory: Directory, placer: CostPlacer, models: Iterable[str]
 ) -> RegionReport:
-    """Return what DNS servers are told of an edge's region."""
+    """Return what an edge reports of its region to DNS servers."""
     return RegionReport(
         region=region,
         queue_seconds=queue_seconds(placer, models),
@@ -69,7 +69,7 @@ class SeenRegion(Struct, frozen=True, kw_only=True):
     name: str
     place: tuple[float, float] | None = None  # latitude and longitude, where it is known
     rtt: float | None = None  # seconds to it and back; None: nothing answers
-    queue_seconds: float | None = None  # at its median node; None: nobody says
+    queue_seconds: float | None = None  # at its median node; None: not reported
     nodes: int = 0  # that take streams
     is_up: bool = True
 

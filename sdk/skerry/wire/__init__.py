@@ -53,7 +53,7 @@ class CompletionTokensDetails(Struct):
 
 class TokenUsage(Struct):
     """Token counts. `cached_tokens` are part of `prompt_tokens`, at most `prompt_tokens - 1`;
-    `reasoning_tokens` of `completion_tokens`, told of models that reason."""
+    `reasoning_tokens` of `completion_tokens`, sent of models that reason."""
 
     prompt_tokens: int
     completion_tokens: int

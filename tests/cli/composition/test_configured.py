@@ -1,4 +1,4 @@
-"""What files of the home tell an edge while it runs."""
+"""Files of the home that configure an edge while it runs."""
 
 from __future__ import annotations
 

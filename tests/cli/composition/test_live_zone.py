@@ -1,4 +1,4 @@
-"""A zone that is made anew while it is served."""
+"""A zone that is replaced while it is served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `skerry top` makes of what processes tell, and how it looks."""
+"""What `skerry top` makes of the reports of processes, and how it looks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a DNS server tells Prometheus."""
+"""Metrics of a DNS server, as Prometheus reads them."""
 
 from __future__ import annotations
 

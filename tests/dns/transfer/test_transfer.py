@@ -1,4 +1,4 @@
-"""Zone transfers with dnspython as the secondary, and telling secondaries of changes."""
+"""Zone transfers with dnspython as the secondary, and notices of changes to secondaries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which regions are busy, and how far from each other, as edges tell."""
+"""Which regions are busy, and how far from each other, as edges report."""
 
 from __future__ import annotations
 

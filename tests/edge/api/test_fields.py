@@ -84,7 +84,7 @@ class Dialect:
         return {**upstream.refused, **upstream.ignored}.get(name, ())
 
     def verdict(self, name: str) -> Verdict | None:
-        """Return what becomes of a field; None: nobody has thought of it."""
+        """Return how a field is handled; None where that is not decided."""
         if name == "lora":  # known, to be refused with an error of its own
             return "refused"
         if name in {each.encode_name for each in struct_fields(self.body.kind)}:

@@ -1,4 +1,4 @@
-"""Health tells of engines in this process that crashed or hang."""
+"""Health reports engines in this process that crashed or hang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long an answer takes tells nobody what another tenant asked, with the real model."""
+"""The time of an answer does not depend on other tenants' prompts, with the real model."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ bodies = st.fixed_dictionaries(
 
 
 class Schemas:
-    """The input schemas that the server tells."""
+    """The input schemas that the server returns."""
 
     def __init__(self, deployment: Deployment) -> None:
         self._validators = {model: self._validator(deployment, model) for model in (MODEL, CHAT)}

@@ -1,4 +1,4 @@
-"""Places and allowances of an edge: who is let in, who is not, and what they are told."""
+"""Places and allowances of an edge: which requests are let in, and what headers say of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`issuers.yaml`: what it says is granted, and what is wrong with it is told with its place."""
+"""`issuers.yaml`: what it says is granted, and errors in it are reported with their place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`limits.yaml`: what it says holds, and what is wrong with it is told with its place."""
+"""`limits.yaml`: what it says holds, and errors in it are reported with their place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that are nearer to another edge, or whose edge is to stop: who is told what."""
+"""Clients that are nearer to another edge, or whose edge is to stop: what each is sent."""
 
 from __future__ import annotations
 

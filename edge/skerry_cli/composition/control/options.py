@@ -68,7 +68,7 @@ Host = Callable[[EmbeddedControl], Coroutine[Any, Any, None]]
 
 
 class ServingFront(Protocol):
-    """Where the control plane is reached."""
+    """The listener of the control plane."""
 
     def url(self, host: str = "") -> str: ...
 

@@ -109,7 +109,7 @@ class SharedSecrets:
 
 
 def _digest(home: Home) -> str:
-    """Return what names all secrets of a home, and tells nothing of them."""
+    """Return a digest of all secrets of a home, from which none of them can be computed."""
     config, authority = read_config(home), Authority.open(home.authority)
     parts = (
         control_key(home), cluster_key(home), authority.fingerprint.encode(),

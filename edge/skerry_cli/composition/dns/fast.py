@@ -1,4 +1,4 @@
-"""Whether `skerry dns` has a fast path, and with how many workers."""
+"""The fast path of `skerry dns`: whether it is used, and its number of workers."""
 
 from __future__ import annotations
 

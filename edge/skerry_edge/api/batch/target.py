@@ -1,4 +1,4 @@
-"""Where a batch's items are sent, and what of its submission's headers goes with each."""
+"""The operation that a batch's items are sent to, and the headers that go with each."""
 
 from __future__ import annotations
 

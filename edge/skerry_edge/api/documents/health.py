@@ -1,4 +1,4 @@
-"""Whether the edge works, and what it counts: for whoever watches over it."""
+"""Health and metrics of the edge, for monitoring."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Reasoning items of OpenAI's Responses, and their events.
 
-A summary, where one is asked for, is the thought itself: open models' thoughts are shown, and none
+A summary, where one is requested, is the thought itself: open models' thoughts are shown, and none
 is made up.
 """
 

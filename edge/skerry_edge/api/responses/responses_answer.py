@@ -57,7 +57,7 @@ class Draft:
 
     @property
     def is_summed(self) -> bool:
-        """Return whether thoughts are told as summaries too."""
+        """Return whether thoughts are sent as summaries too."""
         return self.response.reasoning.summary is not None
 
     def item(self, index: int, status: Status) -> OutputMessage | ReasoningOutput | FunctionCall:

@@ -55,7 +55,7 @@ Summary = Literal["auto", "concise", "detailed"]
 
 
 class ReasoningOptions(Struct):
-    """How much is thought before the answer, and whether it is told as a summary too."""
+    """How much is thought before the answer, and whether it is sent as a summary too."""
 
     effort: ReasoningEffort | None = None
     summary: Summary | None = None

@@ -51,7 +51,7 @@ CLOSES_DOWN = "The edge is shutting down."
 
 @dataclass(frozen=True, slots=True)
 class _PlannedClose:
-    """Why a connection is to be closed, and what requests get from now on."""
+    """The reason for which a connection is to be closed, and the error of further requests."""
 
     code: int
     reason: str

@@ -1,4 +1,4 @@
-"""Where a foreign template is rendered: `python -m …text.templates.template_child JSON…`."""
+"""The process that renders a foreign template: `python -m …templates.template_child JSON…`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may do what at the control plane: rights, by role and account, and what is denied.
+"""Rights at the control plane, by role and account, and what is denied.
 
 | | operator | platform's developer | platform's viewer | developer | viewer |
 |---|---|---|---|---|---|
@@ -40,7 +40,7 @@ RIGHTS: dict[tuple[AccessRole, bool], frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlCaller:
-    """Whose token it is, or whose login. `id` goes into what is made with it."""
+    """The owner of a token or a login. `id` goes into what is made with it."""
 
     id: str
     account_id: str

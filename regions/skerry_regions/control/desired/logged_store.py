@@ -178,7 +178,7 @@ class LoggedStore(Store):
                 self._begin()
 
     def check_log(self) -> None:
-        """Begin anew with a log that was made again and has something, keeping a copy of the file.
+        """Start over with a log that was made again and is not empty; the file is copied first.
         Raises UnfitLog for one that has lost what it had; or Busy."""
         state, sequence = self._log.state(), self.sequence
         rows = self.select("SELECT created FROM log_position WHERE stream = ?", (self._log.name,))
@@ -197,7 +197,7 @@ class LoggedStore(Store):
             for table in (*TABLES, "log_position"):
                 self._database.execute(f"DELETE FROM {table}")
             self._database.execute("INSERT INTO counters VALUES ('revision', 0)")
-            changed_rows(self._database)  # which are nobody's transaction
+            changed_rows(self._database)  # these changes belong to no transaction
 
     def _begin(self) -> None:
         """Begin with the newest picture beside the log."""

@@ -15,7 +15,7 @@ from skerry_regions.control.desired.store import Store
 
 
 class TokenPublisher(Protocol):
-    """Where edges look tokens up. Every call but `rotate` may be repeated. Raises Busy."""
+    """The tokens as edges read them. Every call but `rotate` may be repeated. Raises Busy."""
 
     def publish(self, id: str, secret_digest: str, spec: ApiTokenSpec, created_at: int) -> None: ...
 

@@ -1,7 +1,7 @@
 """One of several control planes: it follows the log until the lead is its own, then leads until it
 is not.
 
-    follow ──▶ nobody holds the lease: take it ──▶ begin a term ──▶ lead ──▶ lost ──▶ follow
+    follow ──▶ the lease is free: take it ──▶ begin a term ──▶ lead ──▶ lost ──▶ follow
 
 The lease says who is to try; the log, that only one can (`logged_store`). Lives on the event loop
 of the connection.

@@ -96,7 +96,7 @@ def note_changes(database: sqlite3.Connection) -> None:
 
 
 def changed_rows(database: sqlite3.Connection) -> list[ChangedRow]:
-    """Return what the transaction has changed so far; from then on it begins anew."""
+    """Return what the transaction has changed since the last call."""
     touched = database.execute("SELECT name, key FROM touched").fetchall()
     database.execute("DELETE FROM touched")
     found = []

@@ -120,7 +120,7 @@ class AccountCaps(Struct, frozen=True, kw_only=True):
 
 
 class Accounts(Protocol):
-    """Where limits of accounts are kept. Methods block for milliseconds, and raise Conflict."""
+    """The store of accounts' limits. Methods block for milliseconds, and raise Conflict."""
 
     def caps(self, ids: Iterable[str]) -> list[AccountCaps]:
         """Return those of accounts, and of all that have limits of their own, by id."""

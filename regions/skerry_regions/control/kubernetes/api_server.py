@@ -49,7 +49,7 @@ class ApiError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterAccess:
-    """Where the API server is, and as whom it is called."""
+    """URL and credentials of the API server."""
 
     server: str  # https://HOST:PORT
     namespace: str

@@ -140,7 +140,7 @@ class PodLauncher:
         while True:
             self._wake.clear()
             try:
-                if self._wanted() is not None:  # else nobody has said yet what there is to be
+                if self._wanted() is not None:  # else the desired state is not known yet
                     await self.look()
                     self._backoff.failures = 0
             except (ApiError, Deposed) as error:

@@ -26,7 +26,7 @@ from skerry_regions.control.planning.placing import pod_set_name
 SETS, PODS, SECRETS = "apps/v1/statefulsets", "v1/pods", "v1/secrets"
 ATTEMPTS = 5  # to change an object that others change, too
 TOKEN_SECONDS = 7 * 86_400.0  # between two tokens of a pool; each is valid for twice that
-GONE_SECONDS = 30.0  # after its end was requested, a pod that nobody hears is gone
+GONE_SECONDS = 30.0  # after its end was requested, a silent pod is gone
 
 logger = logging.getLogger(__name__)
 

@@ -59,7 +59,7 @@ class Signed:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who shows a certificate of ours. Its time may be over."""
+    """The machine of a certificate of ours, which may have expired."""
 
     machine: str
     not_after: float  # Unix seconds

@@ -135,7 +135,7 @@ class Hosts:
         return found
 
     def forget(self, machine: str) -> list[Member]:
-        """Count a host as lost at once; return what edges are to be told of its nodes."""
+        """Count a host as lost at once; return the records of its nodes that edges need."""
         host = self._hosts.pop(machine, None)
         if host is None:
             return []

@@ -62,7 +62,7 @@ logger = logging.getLogger(__name__)
 
 
 class Enrolment(Struct, frozen=True, kw_only=True):
-    """Who this machine is. Times are Unix seconds, by its own clock but for `not_after`."""
+    """This machine's identity. Times are Unix seconds, by its own clock but for `not_after`."""
 
     url: str  # of the control plane; of several, with commas between them
     machine: str

@@ -48,7 +48,7 @@ class WebhookError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookOptions:
-    """Where messages go, and what signs them."""
+    """The URL that messages go to, and the key that signs them."""
 
     url: str
     secret_file: Path  # read for each message

@@ -157,7 +157,7 @@ class RunningProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """One process that ended since the last look. `asked`: it was to end."""
+    """One process that ended since the last look. `asked`: its end was requested."""
 
     id: str
     owner: str

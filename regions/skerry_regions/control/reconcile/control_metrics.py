@@ -42,7 +42,7 @@ class Seer(Observer, Protocol):
 
 
 class Turn(Protocol):
-    """Whether one of several control planes leads, and how far it has read their log."""
+    """The lead of one of several control planes, and how far it has read their log."""
 
     @property
     def is_leading(self) -> bool: ...

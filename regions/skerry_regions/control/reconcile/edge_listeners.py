@@ -1,4 +1,4 @@
-"""Where edges listen: at the port of before, held while one is replaced or started again."""
+"""Listeners of edges: the port stays, also while one is replaced or started again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who failed lately: not started again before a growing pause is over."""
+"""Backoff of what failed lately: not started again before a growing pause is over."""
 
 from __future__ import annotations
 

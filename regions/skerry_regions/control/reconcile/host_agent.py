@@ -1,7 +1,7 @@
 """What a host does: report what runs here, and start and end nodes as it is ordered.
 
 It decides nothing. While the control plane is away its nodes serve on; when it ends by SIGKILL they
-do, too, and the next one finds them. When it is told to stop, others are started elsewhere first.
+do, too, and the next one finds them. When it is to stop, others are started elsewhere first.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class HostAgent:
         self._leave_seconds = leave_seconds
         self._ended: list[Ended] = []
         self._trouble = ""  # why the last report had no answer
-        self._is_revoked = False  # nobody has links to what runs here any more
+        self._is_revoked = False  # the other machines refuse links of this one
 
     async def run(self, stop: asyncio.Event) -> None:
         """Report and obey; once `stop` is set, until nothing runs here any more."""

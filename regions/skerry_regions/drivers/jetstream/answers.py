@@ -1,4 +1,4 @@
-"""What the servers answer, and what is wrong when they do not do what they were asked."""
+"""Answers of the servers, and the errors of those that refuse a request."""
 
 from __future__ import annotations
 

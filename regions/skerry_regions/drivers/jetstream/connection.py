@@ -2,7 +2,7 @@
 
     connect ──▶ are the servers fit? ──▶ make or change the streams ──▶ usable ──▶ ended ──▶ connect
 
-What is asked while it is not usable is refused at once with `Unavailable`. Where servers are
+A request while it is not usable is refused at once with `Unavailable`. Where servers are
 reached and are not fit, `open` raises `StateUnfit`; what is found later is logged, and looked at
 again.
 """
@@ -103,8 +103,8 @@ class JetStream:
         headers: Mapping[str, str] | None = None,
         seconds: float = REQUEST_SECONDS,
     ) -> Msg:
-        """Send a request, and return the answer. Raises `Unavailable`: what was asked may be done
-        all the same."""
+        """Send a request, and return the answer. Raises `Unavailable`: the request may be carried
+        out all the same."""
         self._check()
         return await self._send(subject, data, headers, seconds)
 

@@ -39,7 +39,7 @@ class StreamFollower:
         *,
         oldest_seconds: float = math.inf,
     ) -> None:
-        """`on_lost` is called when all comes once more: the stream has begun anew, or there was no
+        """`on_lost` is called when all comes once more: the stream was made again, or there was no
         contact for `oldest_seconds`, in which what says that a key is gone may have expired."""
         self._stream = stream
         self._on_stored = on_stored
@@ -47,7 +47,7 @@ class StreamFollower:
         self.seen = 0
         """The sequence up to which all has come."""
         self.created = ""
-        """When the stream was made, as a look at it told last."""
+        """When the stream was made, as of the last look at it."""
         self._upto = 0  # what was there when the consumer was made
         self._moved = asyncio.Event()  # `seen` did
         self._end: Callable[[], Awaitable[None]] | None = None

@@ -1,9 +1,9 @@
-"""Who of several leads: whoever has a key that the servers remove unless it is renewed.
+"""A lease of the lead: one of several holds a key that the servers remove unless it is renewed.
 
-The holder counts from before it asked, the servers from when they stored it, so the holder's time
-is over first, as long as clocks run at one rate. Whoever freezes wakes up without the lead. That
-alone would not do: what it had under way is still sent. So a leader's writes have to be refused by
-what they write to (`control.desired.logged_store`).
+The holder counts from before its request, the servers from when they stored it, so the holder's
+time is over first, as long as clocks run at one rate. Whoever freezes wakes up without the lead.
+That alone would not do: what it had under way is still sent. So a leader's writes have to be
+refused by what they write to (`control.desired.logged_store`).
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class LeaderLease:
         return await self._stream.last(self._key)
 
     async def take(self) -> bool:
-        """Take the lead if nobody has it; return whether we do. Raises `Unavailable`."""
+        """Take the lead if it is free; return whether it is ours. Raises `Unavailable`."""
         return await self._write(0, self._seconds)
 
     async def renew(self) -> bool:
-        """Keep the lead; False when it is over. Servers that do not answer are asked until then."""
+        """Keep the lead; False when it is over. A request without an answer is sent again."""
         try:
             return await self._write(self._sequence, self._until - self._clock())
         except Unavailable:

@@ -33,13 +33,13 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
 
     name: str
     version: tuple[int, ...]
-    is_synced: bool | None = None  # before it acknowledges; None: it may not be asked
+    is_synced: bool | None = None  # before it acknowledges; None: this account may not read it
     store_bytes: int | None = None
     cluster_size: int = 1  # servers with JetStream that it knows of
 
 
 class ClusterSettings(Struct, frozen=True):
-    """The servers that were asked, and whether there may be more."""
+    """The servers that answered, and whether there may be more."""
 
     servers: tuple[ServerSettings, ...]
     is_clustered: bool

@@ -173,7 +173,7 @@ class KeyedStream:
 
     async def delete(self, key: str, *, keep: int = 0, through: int = 0) -> None:
         """Remove all messages of a key; `a.>` is all keys below. But for the newest `keep`, or
-        those after the sequence `through`. Those who follow are not told. Raises `Unavailable`."""
+        those after the sequence `through`. Followers receive none of it. Raises `Unavailable`."""
         chosen: dict[str, str | int] = {"filter": self.subject(key)}
         chosen |= {"keep": keep} if keep else {}
         chosen |= {"seq": through + 1} if through else {}

@@ -33,7 +33,7 @@ from skerry_regions.control.reconcile.ray.ray_messages import (
 
 FIRST_SECONDS = 5.0  # that keepers are given to answer, the first time …
 ANSWER_SECONDS = 0.5  # … and from then on: a node that waits for room has no keeper yet
-CALLS_AT_ONCE = 4  # of one keeper: it may be asked while it is told to drain
+CALLS_AT_ONCE = 4  # of one keeper: a state and a drain may be called together
 
 logger = logging.getLogger(__name__)
 
@@ -71,8 +71,8 @@ class RayDriver:
         )
 
     def _states(self, names: list[str], term: int) -> dict[str, KeeperState]:
-        """Return what keepers say. One that has not answered yet is not asked again: a node that
-        waits for room would have all the questions before it."""
+        """Return the states of keepers. One that has not answered yet is not called again: calls
+        would queue up before a node that waits for room."""
         for gone in self._handles.keys() - {*names}:
             self._forget(gone)
         for name in names:

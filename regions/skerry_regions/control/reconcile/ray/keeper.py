@@ -92,7 +92,7 @@ class Keeper:
         threading.Thread(target=self._keep, name="keeper", daemon=True).start()
 
     def state(self, term: int) -> bytes:
-        """Return a `KeeperState` in JSON. Nobody below `term` is heard from now on."""
+        """Return a `KeeperState` in JSON. Calls of an earlier term are refused from now on."""
         with self._lock:
             self._term = max(self._term, term)
             return msgspec.json.encode(
