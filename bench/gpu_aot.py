@@ -26,7 +26,7 @@ BUDGETS = {
         "_attend_whole": 1456, "_copy": 216, "_sum": 208,
     },
     "operations": {
-        "_norm": 272, "_swiglu": 176, "_product": 368, "_product_4": 672, "_product_8": 664,
+        "_norm": 272, "_swiglu": 176, "_product": 368,
     },
     "sampling": {
         "_feed": 112, "find_peaks": 640, "take_peaks": 80, "_fill_bins": 5160, "_sum_bins": 472,
@@ -47,18 +47,43 @@ BUDGETS = {
     "weights in bf12": {
         "_product_12": 1888, "_decode_12": 1296,
     },
+    "weights in int8": {
+        "_product_narrow": 528, "_widen": 104,
+    },
+    "weights in int8, 16 rows": {
+        "_product_narrow": 656,
+    },
+    "weights in int8, 64 rows": {
+        "_product_narrow": 752,
+    },
+    "weights in int4": {
+        "_product_narrow": 552, "_widen": 128,
+    },
+    "weights in int4, 16 rows": {
+        "_product_narrow": 712,
+    },
+    "weights in int4, 64 rows": {
+        "_product_narrow": 792,
+    },
     "weights in fp8": {
-        "_product_8": 552, "_product_fp8": 760,
+        "_product_narrow": 504, "_narrow_rows": 224, "_product_fp8": 760,
+    },
+    "weights in fp8, 64 rows": {
+        "_product_narrow": 720,
     },
 }  # fmt: skip
 """Instructions of a kernel by what it is launched for, as Triton 3.7 compiles it for 9.0. What is
 launched in float32 has none: it may spill, since nothing is served so."""
 
 
-PER_WEIGHT = {"_product_12": 8.0}
-"""Instructions that a product may take for each weight of a decode step: an H200 issues 10.3 while
-the bytes of a weight of 12 bits arrive. What is outside of windows, one pair in 3,000, is a loop of
-its own and not counted."""
+PER_WEIGHT = {
+    "weights in bf12": 8.0, "weights in int8": 4.0, "weights in int8, 16 rows": 4.8,
+    "weights in fp8": 3.8, "weights in int4": 4.2, "weights in int4, 16 rows": 5.2,
+}  # fmt: skip
+"""Instructions that a product may take for each weight of a decode step, of up to 8 rows unless
+said: an H200 issues 10.3 while the bytes of a weight of 12 bits arrive, 7.3 while those of one in
+int8 do, with its part of a scale, and 4.3 in int4, with a minimum. Of bf12, what is outside of
+windows, one pair in 3,000, is a loop of its own and not counted."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -70,8 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     os.environ["TRITON_INTERPRET"] = "0"  # before Triton is imported
-    from bench.device.compiled_kernels import usages
-    from skerry_core.kernels.torch.lossless import TILE_OUTPUTS, TILE_WORDS
+    from bench.device.compiled_kernels import LOOP_WEIGHTS, usages
 
     table = Table(title=f"compute capability {options.capability / 10:.1f}")
     for column in (
@@ -96,8 +120,9 @@ def main(arguments: list[str] | None = None) -> int:
             faults.append(f"{name} needs {usage.shared} bytes of shared memory")
         if budget is not None and usage.instructions > options.margin * budget:
             faults.append(f"{name} has {usage.instructions} instructions, its budget is {budget}")
-        most = PER_WEIGHT.get(usage.kernel) if is_judged and usage.threads == 32 else None
-        per_weight = usage.loop * usage.threads / (8 * TILE_OUTPUTS * TILE_WORDS)
+        weights = LOOP_WEIGHTS.get((usage.kernel, usage.threads)) if is_judged else None
+        most = None if weights is None else PER_WEIGHT.get(usage.variant)
+        per_weight = usage.loop * usage.threads / (weights or 1)
         if most is not None and per_weight > most:
             faults.append(f"{name} takes {per_weight:.1f} instructions for a weight, not {most}")
         table.add_row(

@@ -22,12 +22,12 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver, jit
 
-from skerry_core.kernels.torch.lossless import encoded
+from skerry_core.kernels.torch.lossless import TILE_OUTPUTS, TILE_WORDS, encoded
 from skerry_core.kernels.torch.quantized import (
     FP8_CAPABILITY,
     NARROW_DTYPES,
     Narrow,
-    QuantizedMatrix,
+    Rounded,
     narrowed,
 )
 from skerry_core.kernels.torch.torch_sampling import COUNT, DRAW, MASS
@@ -36,9 +36,16 @@ from skerry_core.kernels.triton import blocks as triton_blocks
 from skerry_core.kernels.triton import matmul as triton_matmul
 from skerry_core.kernels.triton import triton_ops, triton_sampling
 from skerry_core.kernels.triton.lossless import decoded
+from skerry_core.kernels.triton.narrow_products import OUTPUTS
 
 HEADS, KV_HEADS, WIDTH, HIDDEN, VOCAB = 32, 8, 128, 4096, 128_256
 TOKENS, NUM_BLOCKS = 16, 4
+
+LOOP_WEIGHTS = {
+    ("_product_12", 32): 8 * TILE_OUTPUTS * TILE_WORDS,
+    ("_product_narrow", 128): OUTPUTS * 16 * 32,
+}
+"""Weights that a program of so many threads multiplies in a turn of its loop, in decode steps."""
 
 _OBJDUMP = Path(nvidia.__file__).parent / "bin" / "cuobjdump"  # Triton brings it, beside ptxas
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)")
@@ -148,17 +155,24 @@ def launches_of(capability: int) -> dict[str, Callable[[], None]]:
     launches: dict[str, Callable[[], None]] = {
         "decode": lambda: launch_attention(half, is_decode=True),
         "attention": lambda: launch_attention(half),
-        "operations": lambda: launch_operations(half, (1,)),
+        "operations": lambda: launch_operations(half),
+        "weights in int8": lambda: launch_narrow_products("int8", (1, 65)),
+        "weights in int8, 16 rows": lambda: launch_narrow_products("int8", (16,)),
+        "weights in int8, 64 rows": lambda: launch_narrow_products("int8", (32, 64)),
+        "weights in int4": lambda: launch_narrow_products("int4", (1, 65)),
+        "weights in int4, 16 rows": lambda: launch_narrow_products("int4", (16,)),
+        "weights in int4, 64 rows": lambda: launch_narrow_products("int4", (32, 64)),
         "sampling": launch_sampling,
         "weights in bf12": launch_lossless_products,
         "windows and norms": lambda: launch_attention(half, window=4096, is_normed=True),
         "float32": lambda: launch_attention(single),
-        "operations, float32": lambda: launch_operations(single, (1, 32, 64)),
+        "operations, float32": lambda: launch_operations(single),
         "KV in int8": lambda: launch_attention(half, narrow="int8"),
     }
     if capability >= 10 * FP8_CAPABILITY[0] + FP8_CAPABILITY[1]:
         launches["KV in fp8"] = lambda: launch_attention(half, narrow="fp8")
-        launches["weights in fp8"] = launch_fp8_products
+        launches["weights in fp8"] = lambda: launch_narrow_products("fp8", (1, 65))
+        launches["weights in fp8, 64 rows"] = lambda: launch_narrow_products("fp8", (16, 32, 64))
     return launches
 
 
@@ -199,17 +213,12 @@ def launch_attention(
     triton_blocks.checksums(blocks)
 
 
-def launch_operations(dtype: torch.dtype, token_counts: tuple[int, ...]) -> None:
+def launch_operations(dtype: torch.dtype) -> None:
     x = torch.zeros(TOKENS, HIDDEN, dtype=dtype)
     triton_ops.rms_norm(x, x[0], 1e-5)
     triton_ops.add_rms_norm(x, x, x[0], 1e-5)
     triton_ops.swiglu(x)
     triton_matmul.invariant_linear(x, x, x[0, :TOKENS])
-    scales = torch.zeros(64, HIDDEN // 32, dtype=torch.float16)
-    four_bits = QuantizedMatrix(torch.zeros(64, HIDDEN // 2, dtype=torch.uint8), scales, scales)
-    for matrix in (four_bits, four_bits.widened()):
-        for tokens in token_counts:
-            triton_matmul.linear(x[:1].expand(tokens, -1), matrix, None)
 
 
 def launch_lossless_products() -> None:
@@ -220,11 +229,11 @@ def launch_lossless_products() -> None:
     decoded(weight, torch.bfloat16)
 
 
-def launch_fp8_products() -> None:
-    x = torch.zeros(TOKENS, HIDDEN, dtype=torch.bfloat16)
-    weight = narrowed(torch.zeros(64, HIDDEN), "fp8")
-    for tokens in (1, 65):
-        triton_matmul.linear(x[:1].expand(tokens, -1), weight, None)
+def launch_narrow_products(narrow: Rounded, token_counts: tuple[int, ...]) -> None:
+    x = torch.zeros(1, HIDDEN, dtype=torch.bfloat16)
+    weight = narrowed(torch.zeros(64, HIDDEN), narrow)
+    for tokens in token_counts:
+        triton_matmul.linear(x.expand(tokens, -1), weight, None)
 
 
 def launch_sampling() -> None:

@@ -16,7 +16,7 @@ pytest.importorskip("triton")
 
 DECODE = {"_rotate_and_store", "_attend_split", "_merge_splits"}
 OTHERS = {
-    "_attend_whole", "_copy", "_sum", "_norm", "_swiglu", "_product", "_product_4", "_product_8",
+    "_attend_whole", "_copy", "_sum", "_norm", "_swiglu", "_product", "_product_narrow", "_widen",
     "_product_12", "_decode_12", "_feed", "find_peaks", "take_peaks", "_fill_bins", "_sum_bins",
     "_gather", "_settle",
 }  # fmt: skip
@@ -41,7 +41,9 @@ def test_kernels_compile_and_fit(
     if few:
         assert kernels == DECODE
     else:
-        assert kernels == DECODE | OTHERS | ({"_product_fp8"} if capability >= 89 else set())
+        assert kernels == DECODE | OTHERS | (
+            {"_product_fp8", "_narrow_rows"} if capability >= 89 else set()
+        )
 
 
 @pytest.mark.parametrize(("margin", "fault"), [(0.5, "its budget is"), (2.0, "")])
@@ -53,10 +55,24 @@ def test_a_kernel_over_its_budget_is_a_fault(
     assert told.stdout.count("its budget is") == (3 if fault else 0)
 
 
-def test_a_product_of_12_bits_issues_less_than_its_bytes_take(
-    subprocess_env: dict[str, str],
+@pytest.mark.parametrize(
+    ("variant", "kernel", "most"),
+    [
+        ("weights in bf12", "_product_12", 8),
+        ("weights in int4", "_product_narrow", 4.3),
+        *(
+            pytest.param(variant, "_product_narrow", most, marks=pytest.mark.slow)
+            for variant, most in {
+                "weights in int8": 4.3, "weights in fp8": 4.3, "weights in int8, 16 rows": 7.3,
+                "weights in int4, 16 rows": 5.2,
+            }.items()
+        ),
+    ],
+)  # fmt: skip
+def test_a_decode_step_issues_less_for_a_weight_than_its_bytes_take(
+    subprocess_env: dict[str, str], variant: str, kernel: str, most: float
 ) -> None:
-    told = compile_kernels(subprocess_env, "--only", "weights in bf12")
+    told = compile_kernels(subprocess_env, "--only", variant)
     assert told.returncode == 0, told.stdout + told.stderr
-    [per_weight] = re.findall(r"│ _product_12 .* (\d\.\d) │", told.stdout)
-    assert 3 < float(per_weight) <= 8  # it makes a weight of 12 bits and multiplies it
+    [per_weight] = re.findall(rf"│ {kernel} .* (\d\.\d) │", told.stdout)
+    assert 2 < float(per_weight) <= most  # it makes a weight of few bits and multiplies it

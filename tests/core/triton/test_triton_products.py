@@ -29,6 +29,7 @@ from skerry_core.kernels.torch.quantized import (
 )
 from skerry_core.kernels.triton import matmul as triton_matmul
 from skerry_core.kernels.triton.lossless import decoded
+from skerry_core.kernels.triton.narrow_products import widened
 from skerry_core.weights.bf12 import encode
 from skerry_core.weights.tensors import FORMATS as ALL_FORMATS
 from skerry_core.weights.tensors import Bytes, FileTensor, dequantize, row_bytes
@@ -158,6 +159,16 @@ def test_by_narrowed_floats(
     x = random(tokens, 32 * groups, dtype=dtype)
     for linear in LINEARS:
         check_product(linear(x, matrix, None), x, matrix.dequantized(torch.float32))
+
+
+@pytest.mark.parametrize("format_", ["Q4_1", "Q8_0", "Q6_K"])
+def test_many_rows_meet_weights_that_were_widened_whole(format_: str) -> None:
+    matrix, _ = matrix_and_values(format_, 19, 1280)
+    expected = matrix.dequantized(torch.float32)
+    for each in (matrix, matrix.widened()):
+        torch.testing.assert_close(widened(each, torch.float32), expected, rtol=1e-6, atol=1e-6)
+    x, bias = random(65, 1280), random(19, seed=3)
+    check_product(triton_matmul.linear(x, matrix, bias), x, expected, bias)
 
 
 def with_outliers(rows: int, columns: int) -> Tensor:

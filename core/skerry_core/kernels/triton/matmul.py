@@ -22,8 +22,9 @@ from torch.nn import functional
 from skerry_core.kernels.torch.lossless import BF12Planes
 from skerry_core.kernels.torch.quantized import LARGEST, Matrix, QuantizedMatrix
 from skerry_core.kernels.triton.lossless import decoded, lossless_product
+from skerry_core.kernels.triton.narrow_products import narrow_product, widened
+from skerry_core.kernels.triton.triton_math import on_fp8_grid
 
-_GROUP: tl.constexpr = tl.constexpr(32)  # weights whose 4-bit halves share 16 bytes
 _MANY_ROWS = 64  # beyond them arithmetic, not reading, is what takes time
 
 
@@ -31,20 +32,22 @@ def linear(x: Tensor, weight: Matrix, bias: Tensor | None) -> Tensor:
     """Multiply [T, in] by [out, in], add [out]: [T, out]. cuBLAS for floats, ours for quantised
     weights."""
     if isinstance(weight, QuantizedMatrix):
-        if weight.quants.dtype is torch.float8_e4m3fn and len(x) > _MANY_ROWS:
+        if len(x) <= _MANY_ROWS:
+            return _plus(narrow_product(x, weight, _rows_of_tile(len(x))), bias)
+        if weight.quants.dtype is torch.float8_e4m3fn:
             return _plus(_fp8_product(x, weight), bias)
-        return _plus(_quantized_product(x, weight, _rows_of_tile(len(x))), bias)
+        return functional.linear(x, widened(weight, x.dtype), bias)
     if isinstance(weight, BF12Planes):
         if len(x) > _MANY_ROWS:
             return functional.linear(x, decoded(weight, x.dtype), bias)
-        return _plus(lossless_product(x, weight, _rows_of_tile(len(x))), bias)
+        return _plus(lossless_product(x, weight, max(_rows_of_tile(len(x)), 16)), bias)
     return functional.linear(x, weight, bias)
 
 
 def invariant_linear(x: Tensor, weight: Matrix, bias: Tensor | None) -> Tensor:
     """Multiply as `linear`, in tiles of one shape: a row's bits do not depend on the others."""
     if isinstance(weight, QuantizedMatrix):
-        return _plus(_quantized_product(x, weight, rows_of_tile=16), bias)
+        return _plus(narrow_product(x, weight, 8 if len(x) <= 8 else 16), bias)
     if isinstance(weight, BF12Planes):
         return _plus(lossless_product(x, weight, rows_of_tile=16), bias)
     out = x.new_empty((len(x), len(weight)))
@@ -60,34 +63,54 @@ def _plus(product: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _rows_of_tile(rows: int) -> int:
-    return 16 if rows <= 16 else 32 if rows <= 32 else 64
-
-
-def _quantized_product(x: Tensor, weight: QuantizedMatrix, rows_of_tile: int) -> Tensor:
-    (num_outputs, inner), group = weight.shape, weight.group
-    out = x.new_empty((len(x), num_outputs))
-    kernel = _product_4 if weight.bits == 4 else _product_8
-    minima = weight.minima
-    kernel[(triton.cdiv(num_outputs, 32), triton.cdiv(len(x), rows_of_tile))](
-        x, weight.quants, weight.scales, weight.scales if minima is None else minima, out,
-        len(x), num_outputs, inner, HAS_MINIMA=minima is not None, GROUP=group,
-        ROWS=rows_of_tile, OUTPUTS=32, INNER=128, num_warps=4, num_stages=3,
-    )  # fmt: skip
-    return out
+    return next(size for size in (8, 16, 32, 64) if rows <= size)
 
 
 def _fp8_product(x: Tensor, weight: QuantizedMatrix) -> Tensor:
-    """Multiply in fp8, as tensor cores take it; each row of x is narrowed by its largest."""
-    most = LARGEST[torch.float8_e4m3fn]
-    largest = x.abs().amax(-1, keepdim=True).float().clamp(min=1e-12)
-    narrow = (x.float() * (most / largest)).to(torch.float8_e4m3fn)
+    """Multiply in fp8, as tensor cores take it; each row of x is narrowed by its largest.
+
+    By cuBLAS's kernel for scales of rows where there is one.
+    """
+    narrow = torch.empty_like(x, dtype=torch.float8_e4m3fn)
+    scales = torch.empty(len(x), 1, dtype=torch.float32, device=x.device)
     num_outputs, inner = weight.shape
+    padded = triton.next_power_of_2(inner)
+    _narrow_rows[(len(x),)](
+        x, narrow, scales, inner, MOST=LARGEST[torch.float8_e4m3fn], PADDED=padded,
+        num_warps=min(max(padded // 512, 1), 16),
+    )  # fmt: skip
+    if scales_rows(x, weight):
+        return torch._scaled_mm(
+            narrow, weight.quants.t(), scales, weight.scales.t(), out_dtype=x.dtype
+        )
     out = x.new_empty((len(x), num_outputs))
     _product_fp8[(triton.cdiv(num_outputs, 128), triton.cdiv(len(x), 128))](
-        narrow, largest / most, weight.quants, weight.scales, out, len(x), num_outputs, inner,
+        narrow, scales, weight.quants, weight.scales, out, len(x), num_outputs, inner,
         ROWS=128, OUTPUTS=128, INNER=128, num_warps=8, num_stages=3,
     )  # fmt: skip
     return out
+
+
+def scales_rows(x: Tensor, weight: QuantizedMatrix) -> bool:
+    """Return whether Torch has a product in fp8 with a scale for each row: of Hopper, to bf16."""
+    return (
+        hasattr(torch, "_scaled_mm")
+        and x.is_cuda
+        and x.dtype is torch.bfloat16
+        and torch.cuda.get_device_capability(x.device) >= (9, 0)
+        and not any(size % 16 for size in weight.shape)
+    )
+
+
+@triton.jit
+def _narrow_rows(x, narrow, scales, width, MOST: tl.constexpr, PADDED: tl.constexpr):
+    """Narrow a row by its largest."""
+    row, i = tl.program_id(0).to(tl.int64), tl.arange(0, PADDED)
+    value = tl.load(x + row * width + i, mask=i < width, other=0.0).to(tl.float32)
+    largest = tl.maximum(tl.max(tl.abs(value), axis=0), 1e-12)
+    tl.store(scales + row, largest / MOST)
+    shares = on_fp8_grid(value * (MOST / largest))
+    tl.store(narrow + row * width + i, shares.to(narrow.dtype.element_ty), mask=i < width)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -126,52 +149,6 @@ def _product_fp8(
         )  # fmt: skip
     total *= tl.load(x_scales + r, mask=r < rows, other=0.0)[:, None]
     total *= tl.load(scales + n, mask=n < outputs, other=0.0)[None]
-    _write(out, r, rows, n, outputs, total)
-
-
-@triton.jit(do_not_specialize=["rows"])
-def _product_8(
-    x, quants, scales, minima, out, rows, outputs, inner, HAS_MINIMA: tl.constexpr,
-    GROUP: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INNER: tl.constexpr,
-):  # fmt: skip
-    """Multiply [ROWS, OUTPUTS] by 8-bit weights."""
-    r = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
-    total = tl.zeros([ROWS, OUTPUTS], tl.float32)
-    for start in range(0, inner, INNER):
-        k = start + tl.arange(0, INNER)
-        weight = _rows_of(quants, n, outputs, k, inner).to(tl.float32)
-        weight *= _rows_of(scales, n, outputs, k // GROUP, inner // GROUP).to(tl.float32)
-        if HAS_MINIMA:
-            weight += _rows_of(minima, n, outputs, k // GROUP, inner // GROUP).to(tl.float32)
-        values = _rows_of(x, r, rows, k, inner)
-        total = tl.dot(values, tl.trans(weight.to(values.dtype)), total, input_precision="ieee")
-    _write(out, r, rows, n, outputs, total)
-
-
-@triton.jit(do_not_specialize=["rows"])
-def _product_4(
-    x, quants, scales, minima, out, rows, outputs, inner, HAS_MINIMA: tl.constexpr,
-    GROUP: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INNER: tl.constexpr,
-):  # fmt: skip
-    """Multiply [ROWS, OUTPUTS] by 4-bit weights, low halves and high halves in turn."""
-    tl.static_assert(GROUP == _GROUP)
-    r = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
-    total = tl.zeros([ROWS, OUTPUTS], tl.float32)
-    for start in range(0, inner // 2, INNER // 2):
-        byte = start + tl.arange(0, INNER // 2)
-        group = byte // 16
-        packed = _rows_of(quants, n, outputs, byte, inner // 2)
-        scale = _rows_of(scales, n, outputs, group, inner // GROUP).to(tl.float32)
-        low, high = (packed & 15).to(tl.float32) * scale, (packed >> 4).to(tl.float32) * scale
-        if HAS_MINIMA:
-            minimum = _rows_of(minima, n, outputs, group, inner // GROUP).to(tl.float32)
-            low, high = low + minimum, high + minimum
-        k = group * GROUP + byte % 16
-        first, second = _rows_of(x, r, rows, k, inner), _rows_of(x, r, rows, k + 16, inner)
-        total = tl.dot(first, tl.trans(low.to(first.dtype)), total, input_precision="ieee")
-        total = tl.dot(second, tl.trans(high.to(first.dtype)), total, input_precision="ieee")
     _write(out, r, rows, n, outputs, total)
 
 

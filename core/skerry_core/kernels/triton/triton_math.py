@@ -78,3 +78,14 @@ def in_8_bits(x, MOST: tl.constexpr):
     if MOST == 127:
         x = tl.floor(x + 0.5)
     return x
+
+
+@triton.jit
+def on_fp8_grid(x):
+    """Return f32 up to 448 rounded to what e4m3fn has, ties to even.
+
+    A cast does so on a GPU; Triton's interpreter loses what is carried into the exponent.
+    """
+    power = (x.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
+    magic = tl.maximum(power, 2.0**-6) * (1.5 * 2.0**20)  # three bits of mantissa are above it
+    return (x + magic) - magic
