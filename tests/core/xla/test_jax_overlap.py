@@ -21,6 +21,7 @@ from tests.core.runners.runner_suite import (
 )
 
 from skerry_core.runner import OverlappingRunner
+from skerry_core.runners.jax import jax_runner
 from skerry_core.runners.jax.jax_runner import JaxRunner
 from skerry_core.runners.jax.jax_sampler import Place
 
@@ -42,6 +43,14 @@ def test_a_cpu_chooses_on_the_host_unless_forced(llama: Path) -> None:
     assert isinstance(runner, OverlappingRunner)
     assert not runner.overlaps
     assert open_runner(llama, "device").overlaps
+
+
+def test_elsewhere_it_chooses_on_the_device_and_keeps_bfloat16(
+    llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jax_runner, "_is_cpu", lambda: False)
+    runner = JaxRunner.open(llama, cache_dir=CACHE, threads=1, num_blocks=1)
+    assert (runner.overlaps, runner.kv_format.dtype) == (True, "bfloat16")
 
 
 def test_warm_up_compiles_what_choosing_needs(llama: Path) -> None:

@@ -5,17 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from tests.core.paged_kv import paged_rows
 from tests.core.random_models import random_weights
 from tests.core.reference_model import kl_divergence
 from tests.core.runners.runner_suite import (
@@ -29,10 +23,8 @@ from tests.core.runners.runner_suite import (
     teacher_forced,
     write_model,
 )
-from tests.properties import examples
 
 from skerry_core.config import ConfigError
-from skerry_core.kernels.jax.pallas_attention import attend_prefix
 from skerry_core.kernels.jax.weights import assemble
 from skerry_core.kv.canonical import convert
 from skerry_core.runners.jax.jax_calls import sizes_up_to
@@ -136,69 +128,3 @@ def test_two_devices_give_what_one_does(subprocess_env: dict[str, str], llama: P
         cwd=ROOT,
         check=True,
     )
-
-
-# --- attention in place --------------------------------------------------------------------------
-
-
-def test_our_kernel_is_taken_by_the_compiler_for_gpus() -> None:
-    """Pallas makes Triton's language of it: for capability 9.0, where there is no GPU."""
-    shapes = [(2, 5, 2, 3, 64), (4, 2, 9, 2, 64, 64)]
-    floats = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
-    ints = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((), (2,), (2, 8))]
-    attend = jax.jit(partial(attend_prefix, window=100, interpret=False))
-    lowered = attend.trace(*floats, *ints).lower(lowering_platforms=("cuda",))
-    assert "xla.gpu.triton" in lowered.as_text()
-
-
-@pytest.mark.parametrize("name", ["mistral", pytest.param("llama", marks=pytest.mark.slow)])
-def test_our_kernel_attends_to_blocks_where_they_lie(tmp_path: Path, name: str) -> None:
-    """Over blocks in disorder, beside idle ones full of NaN, in chunks and token by token."""
-    path, tokens = write_model(tmp_path, name), random_tokens(150)
-    runner = JaxRunner.open(
-        path, cache_dir=CACHE, threads=1, num_blocks=6, max_samples=512,
-        attention="pallas interpreted",
-    )  # fmt: skip
-    for block in range(6):
-        runner.admit_block(block, np.full(runner.kv_format.shape, np.nan, np.float32))
-    logits = teacher_forced(runner, tokens, (70, 30, 1, 48, 1), table=[5, 0, 3])
-    np.testing.assert_allclose(logits, reference(path).logits(tokens), rtol=0, atol=2e-5)
-    runner.execute(batch_of(Piece([5], 0, [1]), Piece(tokens[149:], 149, [5, 0, 3])))
-    np.testing.assert_allclose(runner.last_logits()[1], logits[149], rtol=0, atol=2e-5)
-    plain = JaxRunner.open(path, cache_dir=CACHE, threads=1, num_blocks=1)
-    assert runner.numeric_build != plain.numeric_build
-
-
-@settings(max_examples=examples(2), deadline=None)
-@given(
-    cached=st.lists(st.integers(0, 200), min_size=1, max_size=2),
-    count=st.integers(1, 20),
-    kv_heads=st.integers(1, 2),
-    group=st.integers(1, 5),
-    window=st.sampled_from([None, 1, 70]),
-    seed=st.integers(0, 99),
-)
-def test_prefixes_of_every_shape(
-    cached: list[int], count: int, kv_heads: int, group: int, window: int | None, seed: int
-) -> None:
-    """Parts of the kernel against softmax in NumPy; what sees nothing adds nothing."""
-    case = paged_rows(
-        heads=kv_heads * group, kv_heads=kv_heads, width=16, contexts=[max(n, 1) for n in cached],
-        counts=[1] * len(cached), dtype=torch.float32, seed=seed,
-    )  # fmt: skip
-    rng = np.random.default_rng(seed)
-    q = rng.normal(size=(len(cached), count, kv_heads, group, 16)).astype(np.float32)
-    kv, lengths, tables = case.kv[None].cpu().numpy(), np.array(cached), np.maximum(case.tables, 0)
-    arrays = [jnp.asarray(a) for a in (q, kv, np.int32(0), lengths.astype(np.int32), tables)]
-    part = attend_prefix(*arrays, window=window, interpret=True)
-    for row, token in np.ndindex(q.shape[:2]):
-        position = cached[row] + token
-        first = max(0, position - window + 1) if window else 0
-        keys, values = case.context[row][:, first : cached[row]].cpu().numpy()
-        scores = np.einsum("kgd,skd->kgs", q[row, token], keys)
-        largest = scores.max(-1, initial=-np.inf)
-        np.testing.assert_allclose(part.largest[row, token], largest, rtol=1e-5, atol=1e-5)
-        shares = np.exp(scores - np.where(np.isfinite(largest), largest, 0)[..., None])
-        np.testing.assert_allclose(part.total[row, token], shares.sum(-1), rtol=1e-4)
-        mixed = np.einsum("kgs,skd->kgd", shares, values)
-        np.testing.assert_allclose(part.mixed[row, token], mixed, rtol=1e-4, atol=1e-5)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Generic, Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,25 +23,21 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from skerry_core.config import BLOCK_SIZE, ModelConfig
-from skerry_core.kernels.jax.pallas_attention import AttentionPart, attend_prefix, merge
+from skerry_core.kernels.jax.jax_attention import (
+    Attention,
+    PaddedRows,
+    attend,
+    attend_in_place,
+    capped,
+    pieces_of_rows,
+)
 from skerry_core.kernels.jax.weights import (
     KV_SPEC,
     MODEL_AXIS,
     DecoderTree,
     LayerStack,
-    Leaf,
     partitions,
 )
-
-
-class PaddedRows(NamedTuple, Generic[Leaf]):
-    """Consecutive tokens of B sequences. What lies beyond a row's length is padding."""
-
-    token_ids: Leaf  # i32[B, n]  -1 - s: what sample s of the step before chose
-    first: Leaf  # i32[B]      position of the row's first token
-    lengths: Leaf  # i32[B]    tokens that count, 0 to n
-    tables: Leaf  # i32[B, M]  the row's blocks
-    samples: Leaf  # i32[S]    where in [B * n] a sample of the step is; -1: in another call
 
 
 class StepState(NamedTuple):
@@ -49,10 +45,6 @@ class StepState(NamedTuple):
 
     kv: Array  # [L, k|v, N, Hk, 64, D]
     sampled: Array  # [S, hidden]  states of a step's samples, before the last norm
-
-
-Attention = Literal["xla", "pallas", "pallas interpreted"]
-"""How what is cached is attended to: gathered and by XLA's own products, or in place."""
 
 
 @partial(jax.jit, static_argnames=("config", "attention", "mesh"), donate_argnames="state")
@@ -94,15 +86,19 @@ def _run_rows(
     positions = rows.first[:, None] + jnp.arange(rows.token_ids.shape[1])
     inside = jnp.minimum(positions, config.max_context - 1)  # padding may lie beyond
 
+    pieces = None if attention == "xla" else pieces_of_rows(config, rows)
+
     def layer(x: Array, xs: tuple[Array, LayerStack[Array]]) -> tuple[Array, Array]:
         index, w = xs
         cos, sin = weights.cos[w.rope][inside], weights.sin[w.rope][inside]
         q, added = _projected(config, w, x, cos, sin)
         if attention == "xla":
-            attended = _attend(config, w.window, q, added, kv[index][:, rows.tables], rows)
+            attended = attend(config, w.window, q, added, kv[index][:, rows.tables], rows)
         else:
             is_interpreted = attention == "pallas interpreted"
-            attended = _attend_in_place(config, w.window, q, added, kv, index, rows, is_interpreted)
+            attended = attend_in_place(
+                config, w.window, q, added, kv, index, rows, pieces, is_interpreted
+            )
         attended = attended.reshape(*x.shape[:2], -1) @ w.output
         x = x + _finished(config, attended, w.attention_post_norm)
         return x + _finished(config, _feed_forward(config, w, x), w.ffn_post_norm), added
@@ -129,7 +125,7 @@ def logits(
     normed = _rms_norm(sampled[:count], weights.final_norm, config.rms_norm_eps)
     found = jnp.einsum("sh,vh->sv", normed, weights.head, preferred_element_type=jnp.float32)
     found = jax.lax.with_sharding_constraint(found, NamedSharding(mesh, P()))
-    return _capped(_times(found, config.logit_scale), config.logit_cap)
+    return capped(_times(found, config.logit_scale), config.logit_cap)
 
 
 @partial(jax.jit)
@@ -161,78 +157,6 @@ def _projected(
     return _rotate(q, cos, sin), jnp.stack([_rotate(k, cos, sin), v])[..., 0, :]
 
 
-def _attend(
-    config: ModelConfig,
-    window: Array,  # i32[]
-    q: Array,  # [B, n, Hk, G, D]
-    added: Array,  # [k|v, B, n, Hk, D]     the step's own
-    cached: Array,  # [k|v, B, M, Hk, 64, D], of which what is before the row's first token counts
-    rows: PaddedRows[Array],
-) -> Array:  # [B, n, Hk, G, D]
-    """Attend with each token to its row's context, the cached blocks gathered before."""
-    own_keys, own_values = added.transpose(0, 1, 3, 2, 4)  # [B, Hk, n, D]
-    old_keys, old_values = _gathered(cached[0]), _gathered(cached[1])  # [B, Hk, M * 64, D]
-    num_cached = old_keys.shape[2]
-    # An idle slot may hold anything, and a share of zero does not hide a NaN.
-    is_cached = jnp.arange(num_cached) < rows.first[:, None]
-    old_values = jnp.where(is_cached[:, None, :, None], old_values, 0)
-    keys = jnp.concatenate([old_keys, own_keys], axis=2)
-    values = jnp.concatenate([old_values, own_values], axis=2)
-
-    scores = jnp.einsum("bnkgd,bksd->bkgns", q, keys, preferred_element_type=jnp.float32)
-    visible = _visible(window, rows, num_cached)
-    scores = _capped(scores * _scale(config), config.score_cap)
-    masked = jnp.where(visible[:, None, None], scores, -jnp.inf)
-    shares = jax.nn.softmax(masked, axis=-1).astype(values.dtype)
-    return jnp.einsum("bkgns,bksd->bnkgd", shares, values)
-
-
-def _attend_in_place(
-    config: ModelConfig,
-    window: Array,  # i32[]
-    q: Array,  # [B, n, Hk, G, D]
-    added: Array,  # [k|v, B, n, Hk, D]
-    kv: Array,  # [L, k|v, N, Hk, 64, D]
-    layer: Array,  # i32[]
-    rows: PaddedRows[Array],
-    is_interpreted: bool,
-) -> Array:  # [B, n, Hk, G, D]
-    """Attend as `_attend` does, by a kernel that reads blocks where they lie."""
-    scaled = q * jnp.asarray(_scale(config), q.dtype)
-    cached = attend_prefix(
-        scaled, kv, layer, rows.first, rows.tables, window=config.layers[0].window,
-        interpret=is_interpreted,
-    )  # fmt: skip
-    scores = jnp.einsum("bnkgd,bskd->bnkgs", scaled, added[0], preferred_element_type=jnp.float32)
-    visible = _visible(window, rows, 0)[:, :, None, None]  # [B, n, 1, 1, n]
-    masked = jnp.where(visible, scores, -jnp.inf)
-    largest = masked.max(axis=-1)  # finite: a token sees itself
-    shares = jnp.exp(masked - largest[..., None])
-    mixed = jnp.einsum(
-        "bnkgs,bskd->bnkgd", shares.astype(q.dtype), added[1], preferred_element_type=jnp.float32
-    )
-    return merge(cached, AttentionPart(mixed, largest, shares.sum(axis=-1))).astype(q.dtype)
-
-
-def _visible(window: Array, rows: PaddedRows[Array], num_cached: int) -> Array:
-    """Return which of the cached and of the step's own tokens each token sees: bool[B, n, cached +
-    n]."""
-    num_rows, count = rows.token_ids.shape
-    first = rows.first[:, None]
-    cached = jnp.broadcast_to(jnp.arange(num_cached), (num_rows, num_cached))
-    own = first + jnp.arange(count)
-    is_real = jnp.concatenate([cached < first, jnp.ones_like(own, bool)], axis=1)[:, None]
-    keys = jnp.concatenate([cached, own], axis=1)[:, None]
-    queries = own[:, :, None]
-    return is_real & (keys <= queries) & (keys > queries - window)
-
-
-def _gathered(blocks: Array) -> Array:
-    """Put the blocks of each row side by side: [B, M, Hk, 64, D] → [B, Hk, M * 64, D]."""
-    rows, count, heads, size, width = blocks.shape
-    return blocks.transpose(0, 2, 1, 3, 4).reshape(rows, heads, count * size, width)
-
-
 def _feed_forward(config: ModelConfig, w: LayerStack[Array], x: Array) -> Array:
     normed = _before(config, x, w.ffn_norm)
     gate = normed @ w.gate
@@ -240,17 +164,8 @@ def _feed_forward(config: ModelConfig, w: LayerStack[Array], x: Array) -> Array:
     return (gate * (normed @ w.up)) @ w.down
 
 
-def _scale(config: ModelConfig) -> float:
-    return config.head_dim**-0.5 if config.attention_scale is None else config.attention_scale
-
-
 def _times(x: Array, factor: float) -> Array:
     return x if factor == 1 else x * jnp.asarray(factor, x.dtype)
-
-
-def _capped(x: Array, cap: float | None) -> Array:
-    """Compute `cap * tanh(x / cap)`; x itself without a cap."""
-    return x if cap is None else cap * jnp.tanh(x / cap)
 
 
 def _before(config: ModelConfig, x: Array, norm: Array) -> Array:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from skerry_core.batch import ForwardBatch, Int32
 from skerry_core.config import BLOCK_SIZE
-from skerry_core.kernels.jax.decoder import PaddedRows
+from skerry_core.kernels.jax.jax_attention import PaddedRows
 
 _LEAST_CHUNK = 32  # tokens
 _LEAST_CONTEXT = 8  # blocks

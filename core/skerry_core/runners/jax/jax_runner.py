@@ -30,14 +30,13 @@ from numpy.typing import NDArray
 from skerry_core.batch import Float32, ForwardBatch, StepResult
 from skerry_core.config import ConfigError, KVDtype, KVFormat, ModelConfig
 from skerry_core.kernels.jax.decoder import (
-    Attention,
-    PaddedRows,
     StepState,
     logits,
     read_block,
     run_rows,
     write_block,
 )
+from skerry_core.kernels.jax.jax_attention import Attention, PaddedRows
 from skerry_core.kernels.jax.weights import (
     BLOCK_SPEC,
     KV_SPEC,
@@ -140,13 +139,14 @@ class JaxRunner:
         threads: int = 2,
         cache_dir: Path,
         num_devices: int = 1,
-        dtype: str = "float32",
+        dtype: KVDtype | None = None,
         attention: Attention | None = None,
         chooses: Place | None = None,
         progress: Progress = lambda message, share: None,
     ) -> JaxRunner:
         """Load a GGUF or safetensors model. Raises WeightsError or ConfigError.
 
+        Weights, activations and KV are in bfloat16 unless a dtype is named, on a CPU in float32.
         Heads and feed-forward networks are divided over `num_devices`. `cache_dir` keeps compiled
         programs between starts. `threads` is how many of a CPU's cores a step may use; like the
         cache it is JAX's for the whole process, and the first runner's holds.
@@ -156,7 +156,7 @@ class JaxRunner:
         os.environ.setdefault(_THREADS, str(threads))
         keep_on_disk(cache_dir)
         mesh = mesh_of(num_devices)
-        target = jnp.dtype(dtype)
+        target = jnp.dtype(dtype or ("float32" if _is_cpu() else "bfloat16"))
         config, tensors, formats = read_decoder(weights, lambda array: array.astype(target), "jax")
         return cls(
             config, assemble(config, tensors, mesh), mesh=mesh, num_blocks=num_blocks,
@@ -267,7 +267,11 @@ def attention_of(config: ModelConfig) -> Attention:
 
 def _default_place() -> Place:
     """Return where tokens are chosen: XLA on a CPU takes several times as long as our kernel."""
-    return "host" if jax.devices()[0].platform == "cpu" else "device"
+    return "host" if _is_cpu() else "device"
+
+
+def _is_cpu() -> bool:
+    return jax.devices()[0].platform == "cpu"
 
 
 _THREADS = "PJRT_NPROC"  # read by XLA when its CPU client is made
