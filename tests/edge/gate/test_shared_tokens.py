@@ -123,7 +123,7 @@ def test_a_change_holds_whatever_request_fails(
         plan = FaultPlan(fault, at, servers)
         with shared_tokens(servers, tmp_path) as homes:
             other, one = homes.join("other"), homes.join("one", plan)
-            assert homes.settings[1].wait(10)
+            assert homes.settings[1].wait(60)
             plan.is_armed = True
             case(one, other)
             is_hit = plan.was_hit and at < MOST

@@ -115,7 +115,7 @@ def place(tmp_path: Path) -> Place:
 
 async def held(place: Place) -> None:
     """Until a request waits for a node."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not place.room.held:  # noqa: ASYNC110  it does not tell who comes
             await asyncio.sleep(0)
 
@@ -180,5 +180,5 @@ async def test_a_comment_that_cannot_be_sent_ends_the_work() -> None:
         return await asyncio.get_running_loop().create_future()
 
     with pytest.raises(OSError, match="broken pipe"):
-        async with asyncio.timeout(20), Attended(silent, 0.001, fail):
+        async with asyncio.timeout(60), Attended(silent, 0.001, fail):
             await asyncio.get_running_loop().create_future()

@@ -138,9 +138,9 @@ def test_a_client_that_reads_nothing_is_not_waited_for() -> None:
         peer = WebSocket(receive, stuck, Limits(), hold=_no, finish=_no)
         reading = asyncio.create_task(_all(peer))
         await asyncio.sleep(0)
-        await asyncio.wait_for(peer.close(1008, "No more."), 5)
-        assert await asyncio.wait_for(reading, 5) == []
-        await asyncio.wait_for(peer.end(), 5)
+        await asyncio.wait_for(peer.close(1008, "No more."), 30)
+        assert await asyncio.wait_for(reading, 30) == []
+        await asyncio.wait_for(peer.end(), 30)
 
     asyncio.run(run())
 
@@ -157,7 +157,7 @@ def test_a_client_that_does_not_agree_to_close_is_not_waited_for_either() -> Non
         reading = asyncio.create_task(_all(peer))
         await asyncio.sleep(0.05)
         await peer.close(1012, "Later.")
-        assert set(await asyncio.wait_for(reading, 10)) == {b"more"}
+        assert set(await asyncio.wait_for(reading, 30)) == {b"more"}
 
     asyncio.run(run())
 

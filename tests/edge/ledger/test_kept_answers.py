@@ -384,7 +384,7 @@ def test_failures_and_those_who_left(edge: Deployment) -> None:
         "POST", edge.run_path, json={"prompt": "hi", "stream": True}
     ) as response:
         next(response.iter_lines())
-    edge.region.streams[-1].aborted.wait(5)
+    assert edge.region.streams[-1].aborted.wait(60)
     counted = total(edge)
     assert (counted.failed, counted.cancelled, counted.running) == (1, 1, 0)
     assert counted.output_tokens == 3

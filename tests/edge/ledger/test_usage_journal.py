@@ -313,7 +313,7 @@ def test_progress_that_fails_ends_no_writer(
 
     entry = admit(journal)
     entry.progress = progress
-    assert asked.wait(20)
+    assert asked.wait(60)
     entry.settle("completed", amount())
     assert outcome_of(journal) == ("completed", 50)
     assert "ZeroDivisionError" in caplog.text

@@ -66,7 +66,7 @@ async def held(spending: NatsSpending, token: str) -> float:
 
 
 async def until_held(spending: NatsSpending, token: str, amount: float) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await held(spending, token) != pytest.approx(amount):  # noqa: ASYNC110  (a server's)
             await asyncio.sleep(0.02)
 
@@ -105,7 +105,7 @@ def test_requests_go_on_from_a_lease_while_the_servers_are_away(cluster: NatsClu
             clock.passed = 0.0
             cluster.start("n1")
             spending.settle(hold, COST / 2)
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(60):
                 while True:
                     try:
                         await spending.reserve((Budget("another", LARGE),), COST)
@@ -129,7 +129,7 @@ def test_a_lease_that_is_not_used_goes_back_and_is_forgotten(cluster: NatsCluste
             clock.passed = nats_spending.IDLE_SECONDS + 1
             spending.tend()
             await until_held(spending, "a", COST / 2)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while spending._purses:
                     spending.tend()
                     await asyncio.sleep(0.02)
@@ -145,7 +145,7 @@ def test_an_idle_lease_is_recalled_for_who_lacks_it(cluster: NatsCluster) -> Non
             budget = (Budget("a", Caps(per_day=30 * COST)),)
             await idle.reserve(budget, COST)
             spent = 1
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(60):
                 while spent < 28:  # with what the other got that it does not need
                     with contextlib.suppress(QuotaExceeded):
                         await busy.reserve(budget, COST)
@@ -190,7 +190,7 @@ def test_a_store_that_lost_all_is_told_again_at_once(cluster: NatsCluster) -> No
             cluster.forget("n1")
             cluster.start("n1")
             told = 0.0
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(60):
                 while told < before - 1e-9:
                     with contextlib.suppress(Unavailable):
                         told = await held(spending, "a")
@@ -225,7 +225,7 @@ def test_who_is_refused_all_the_time_gets_what_others_give_back(cluster: NatsClu
             budget = (Budget("a", Caps(per_day=10 * COST)),)
             hold = await one.reserve(budget, 10 * COST)
             asyncio.get_running_loop().call_later(0.6, one.settle, hold, 0.0)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while True:
                     with contextlib.suppress(QuotaExceeded):
                         await other.reserve(budget, COST)

@@ -135,7 +135,7 @@ def run(case: Case, path: Path, cluster: NatsCluster | None, plan: FaultPlan | N
 
 async def eventually(spending: Spending, token: str, expected: tuple[float, float]) -> None:
     """What is settled is counted in a moment."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             try:
                 if await spending.spent(token) == pytest.approx(expected, abs=1e-12):

@@ -189,7 +189,7 @@ def test_immutable_values_are_read_anywhere_and_time_ends_them(server: NatsClust
             sequence = await stream.write(Write("a", b"x", expected=0, ttl_seconds=1))
             assert await stream.get("a") == Stored("a", b"x", sequence, (await stored_id(stream)))
             assert await stream.get("b") is None
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(60):
                 while await stream.get("a") is not None:  # noqa: ASYNC110  (a server's)
                     await asyncio.sleep(0.05)
 
