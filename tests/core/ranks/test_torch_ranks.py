@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,6 +81,32 @@ def test_four_ranks_share_quantised_layers(tmp_path: Path, is_deterministic: boo
     logits = teacher_forced(ranks, TOKENS, (149, 1), table=[2, 0, 1])
     ranks.close()
     assert kl_divergence(reference(path).logits(TOKENS), logits).max() < LESS_KL
+
+
+@pytest.mark.triton
+@pytest.mark.skipif(torch.cuda.is_available(), reason="its kernels would be compiled for a GPU")
+@pytest.mark.parametrize("is_deterministic", [pytest.param(True, marks=pytest.mark.slow), False])
+def test_tritons_kernels_run_on_ranks(
+    tmp_path: Path, is_deterministic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two parts of two stages: sums, hidden states, and logits of a vocabulary that does not divide
+    evenly. Triton's interpreter runs one kernel at a time."""
+    interpreter = pytest.importorskip("triton.runtime.interpreter")
+    run, one_at_a_time = interpreter.GridExecutor.__call__, threading.Lock()
+
+    def locked(*arguments: Any, **options: Any) -> Any:
+        with one_at_a_time:
+            return run(*arguments, **options)
+
+    monkeypatch.setattr(interpreter.GridExecutor, "__call__", locked)
+    path, tokens = write_model(tmp_path, "qwen3"), random_tokens(24)
+    ranks = ThreadRanks(
+        path, tmp_path / "store", tensor=2, stages=HALVES, num_blocks=2, kernels="triton",
+        deterministic=is_deterministic,
+    )  # fmt: skip
+    logits = teacher_forced(ranks, tokens, (20, 3, 1), table=[1])
+    ranks.close()
+    np.testing.assert_allclose(logits, reference(path).logits(tokens), rtol=0, atol=2e-5)
 
 
 # --- bits ----------------------------------------------------------------------------------------

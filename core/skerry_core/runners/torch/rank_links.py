@@ -57,7 +57,8 @@ class RankLinks:
         def gather(x: Tensor) -> Tensor:
             each = -(-vocab_size // self.shard.tensor_size)
             padded = functional.pad(x, (0, each - x.shape[-1]))
-            return self._gathered(padded).movedim(0, 1).flatten(1)[:, :vocab_size]
+            whole = self._gathered(padded).movedim(0, 1).flatten(1)
+            return whole[:, :vocab_size].contiguous()  # kernels read row after row
 
         return replace(ops, reduce=self._sum_in_order if is_invariant else self._sum, gather=gather)
 

@@ -1,0 +1,114 @@
+"""A model over several ranks of Torch, in real nodes over HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.core.random_models import random_weights, write_safetensors
+from tests.core.runners.runner_suite import MODELS
+from tests.e2e.command import SECONDS, Skerry, is_alive, until
+from tests.e2e.test_topology import ask_node
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+pytestmark = pytest.mark.slow
+
+NAME = "@cf/me/small"
+STREAMS = 3
+ASKED = {"prompt": "The sea is " * 9, "raw": True, "seed": 7, "temperature": 1.0, "top_p": 1.0}
+# A pipeline has the build of the whole; two parts of each layer have one of their own.
+TOPOLOGY = f"""
+regions: [{{name: here, iata: FRA}}]
+pools:
+  - {{name: stages, region: here, role: hybrid, model: "{NAME}", runner: torch-deterministic,
+     threads: 1, kv_blocks: 24, parallel: {{pipeline: 2}}}}
+  - {{name: whole, region: here, role: hybrid, model: "{NAME}", runner: torch-deterministic,
+     threads: 1, kv_blocks: 24}}
+edges: [{{name: edge, region: here, port: 0}}]
+"""
+
+
+@pytest.fixture
+def skerry(tmp_path: Path) -> Iterator[Skerry]:
+    """A home with a small random model."""
+    skerry, folder = Skerry(tmp_path / "home"), tmp_path / "small"
+    folder.mkdir()
+    config = replace(MODELS["mistral"], vocab_size=257)
+    write_safetensors(folder, config, random_weights(config))
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({byte: id_ for id_, byte in enumerate(alphabet)}, []))
+    tokenizer.add_special_tokens(["<eos>"])
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<eos>"}))
+    done = skerry("models", "add", str(folder), "--as", NAME)
+    assert done.returncode == 0, done.stderr
+    yield skerry
+    assert skerry("down", "--timeout", "5").returncode == 0
+
+
+def ranks_of(node: dict[str, Any]) -> list[int]:
+    """Processes of a node's other ranks."""
+    pid = node["pid"]
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    found = [child for task in tasks for child in (task / "children").read_text().split()]
+    return [int(child) for child in found]
+
+
+def test_a_node_runs_parts_of_layers_in_two_processes(skerry: Skerry) -> None:
+    skerry.up(f"--model={NAME}", "--tensor", "2", runner="torch")
+    (node,) = skerry.status()["nodes"]
+    assert len(ranks_of(node)) == 1
+    with skerry.ai() as ai:
+        first, again = (ai.run(NAME, ASKED | {"max_tokens": 20}) for _ in range(2))
+    assert first["usage"]["completion_tokens"] == 20
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == 64
+
+
+def test_streams_go_on_elsewhere_when_a_rank_is_killed(skerry: Skerry, tmp_path: Path) -> None:
+    """From a node of two stages to one that has the whole model, and the same build."""
+    topology = tmp_path / "topology.yaml"
+    topology.write_text(TOPOLOGY)
+    done = skerry("up", "--detach", "--topology", str(topology))
+    assert done.returncode == 0, done.stderr
+    divided = next(n for n in skerry.status()["nodes"] if n["id"] == "here-stages-0")
+    (rank,) = ranks_of(divided)
+    running = threading.Barrier(STREAMS + 1)
+
+    def stream(seed: int, wait: Callable[[], object]) -> str:
+        asked = ASKED | {"max_tokens": 120, "seed": seed, "stream": True}
+        text = ""
+        with skerry.ai() as ai:
+            for number, chunk in enumerate(ai.run(NAME, asked)):
+                text += chunk["response"] or ""
+                if number == 10:
+                    wait()
+        return text
+
+    def strike() -> None:
+        running.wait(timeout=SECONDS)
+        assert is_running(divided)
+        os.kill(rank, signal.SIGKILL)
+
+    with ThreadPoolExecutor(STREAMS + 1) as threads:
+        struck = threads.submit(strike)
+        disturbed = threads.map(lambda seed: stream(seed, running.wait), range(STREAMS))
+        texts = list(disturbed)
+        struck.result()
+    assert texts == [stream(seed, lambda: None) for seed in range(STREAMS)]
+    until(lambda: not is_alive(divided["pid"]))
+
+
+def is_running(node: dict[str, Any]) -> bool:
+    """Whether a node has streams, by its own word."""
+    engines = ask_node(node, "GET", "/status").json()["engines"]
+    return any(engine["running"] for engine in engines.values())
