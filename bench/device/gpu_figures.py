@@ -5,13 +5,17 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from bench.device import gpu_peers, gpu_steps
+from bench.device.gpu_batches import num_blocks
 from bench.device.gpu_checks import MOST_DISTANCE, answers, check_moved
 from bench.device.gpu_compiled import Attention
 from bench.device.gpu_files import forget, read, write_model
@@ -20,9 +24,11 @@ from bench.device.gpu_program import Part
 from bench.device.gpu_report import GIGA, TERA, Figure
 from bench.device.gpu_streams import streams
 from bench.device.gpu_subject import Subject
+from skerry_core.batch import Int32
 from skerry_core.config import BLOCK_SIZE
-from skerry_core.kernels.triton.attention import SPLIT_BLOCKS, ContextPieces, Tiles, attend_split
+from skerry_core.kernels.triton.attention import ContextPieces, Tiles, attend_split
 from skerry_core.runners.torch.decoder_loading import load_decoder
+from skerry_core.runners.torch.triton_arrangement import pieces_of
 
 
 def parts(subject: Subject) -> list[Part]:
@@ -125,30 +131,49 @@ def loading(subject: Subject) -> list[Figure]:
 
 def attention(subject: Subject) -> list[Figure]:
     """Attend as decoding does over long contexts, and do nothing else."""
-    s, c, device = subject.sizes, subject.sizes.model, subject.device
-    per_row = -(-s.long_context // BLOCK_SIZE)
-    shape = (2, s.long_rows * per_row, c.num_kv_heads, BLOCK_SIZE, c.head_dim)
-    kv = torch.randn(shape, dtype=s.dtype, device=device)
-    rows = torch.arange(s.long_rows, dtype=torch.int32, device=device)
-    tables = torch.arange(s.long_rows * per_row, dtype=torch.int32, device=device)
-    positions = torch.full_like(rows, s.long_context - 1)
-    q = torch.randn(s.long_rows, c.num_heads, c.head_dim, dtype=s.dtype, device=device)
-    out, ones = torch.empty_like(q), torch.ones_like(rows)
-    splits = -(-per_row // SPLIT_BLOCKS)
-    blocks = torch.nn.functional.pad(
-        tables.view(s.long_rows, -1), (0, splits * SPLIT_BLOCKS - per_row)
-    )
-    count, each = s.long_rows * splits, torch.arange(splits, dtype=torch.int32).to(device)
-    pieces = ContextPieces(
-        rows.repeat_interleave(splits), each.repeat(s.long_rows),
-        blocks.view(-1, SPLIT_BLOCKS), rows * splits, ones[:1] * count,
-        num_parts=count,
+    s = subject.sizes
+    inputs = decode_attention(subject, s.long_rows, s.long_context)
+    run = partial(
+        attend_split, inputs.q, inputs.kv[0], inputs.positions, inputs.tiles, inputs.pieces,
+        inputs.out, window=None,
     )  # fmt: skip
-    tiles = Tiles(rows, rows, ones, longest=1)
-    run = partial(attend_split, q, kv, positions, tiles, pieces, out, window=None)
-    rate = kv.nbytes / subject.kernel_seconds(run)
+    rate = inputs.kv.nbytes / subject.kernel_seconds(run)
     name = f"attention, {s.long_rows} rows, context {s.long_context}"
     return [Figure(name, rate / GIGA, "GB/s", "the copy's", rate / subject.copy_rate, 0.85)]
+
+
+@dataclass(frozen=True)
+class DecodeAttention:
+    """What `attend_split` takes where rows decode over contexts of one length, of some layers."""
+
+    q: Tensor
+    kv: Tensor  # [layers, 2, N, Hk, 64, D]
+    positions: Tensor
+    tiles: Tiles
+    pieces: ContextPieces
+    out: Tensor
+
+
+def decode_attention(
+    subject: Subject, count: int, context: int, layers: int = 1
+) -> DecodeAttention:
+    s, c, device = subject.sizes, subject.sizes.model, subject.device
+    per_row = num_blocks([context])
+    shape = (layers, 2, count * per_row, c.num_kv_heads, BLOCK_SIZE, c.head_dim)
+    q = torch.randn(count, c.num_heads, c.head_dim, dtype=s.dtype, device=device)
+    tables = np.arange(count * per_row, dtype=np.int32).reshape(count, per_row)
+    rows, ones = np.arange(count, dtype=np.int32), np.ones(count, np.int32)
+    positions = np.full(count, context - 1, np.int32)
+    host = pieces_of((rows, rows, ones), positions, tables)
+
+    def put(array: Int32) -> Tensor:
+        return torch.from_numpy(array).to(device)
+
+    return DecodeAttention(
+        q, torch.randn(shape, dtype=s.dtype, device=device), put(positions),
+        Tiles(put(rows), put(rows), put(ones), longest=1),
+        ContextPieces(*map(put, host.arrays), num_parts=host.num_parts), torch.empty_like(q),
+    )  # fmt: skip
 
 
 def _cold_seconds(path: Path, run: Callable[[], object]) -> float:

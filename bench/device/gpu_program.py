@@ -167,11 +167,11 @@ def _run_part(part: Part, report: dict[str, Any], left: float) -> None:
     faulthandler.dump_traceback_later(most, exit=True)
     try:
         rows = part.measure()
+        for row in rows:
+            print(row.line(), flush=True)
     except Exception as error:  # the other parts are worth having
         _fail(report, part.name, f"{type(error).__name__}: {error}")
     else:
-        for row in rows:
-            print(row.line(), flush=True)
         seconds = time.perf_counter() - begun
         report["parts"][part.name] = {"seconds": seconds, "rows": [asdict(row) for row in rows]}
     finally:

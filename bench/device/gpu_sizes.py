@@ -40,6 +40,7 @@ class Sizes:
     product_rows: tuple[int, ...]  # of cuBLAS's products
     warm_ups: int  # runs that do not count
     rounds: int
+    trials: int  # of a candidate of a sweep
     repeats: int  # of a short kernel, in a round: what the host adds to one is not its own
 
 
@@ -49,11 +50,11 @@ FULL = Sizes(
     requests=1600, profiled_steps=100, short_context=500, tail_context=100_000, hand_over=4096,
     loaded=replace(PUBLIC_SHAPES["llama-3.2-1b"], max_context=4096),
     long_rows=16, long_context=32_768, copy_bytes=4 << 30, product=8192,
-    product_rows=(1, 16, 64, 200, 8192), warm_ups=2, rounds=7, repeats=10,
+    product_rows=(1, 16, 64, 200, 8192), warm_ups=2, rounds=7, trials=50, repeats=10,
 )  # fmt: skip
 DRY = Sizes(
     model=TINY, dtype=torch.float32, context=70, batches=(1, 2), chain=2, prefill=4, streams=2,
     stream_tokens=2, requests=5, profiled_steps=2, short_context=20, tail_context=250,
     hand_over=128, loaded=TINY, long_rows=1, long_context=300,
-    copy_bytes=1 << 16, product=32, product_rows=(1, 4), warm_ups=1, rounds=1, repeats=1,
+    copy_bytes=1 << 16, product=32, product_rows=(1, 4), warm_ups=1, rounds=1, trials=2, repeats=1,
 )  # fmt: skip

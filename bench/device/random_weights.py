@@ -18,9 +18,10 @@ class _Maker:
     generator: torch.Generator
 
     def matrix(self, rows: int, columns: int) -> Tensor:
-        """Normal, scaled so that products keep the size of what goes in."""
+        """Make normal values that bfloat16 has, so that products keep the size of what goes in."""
         values = torch.empty(rows, columns, device=self.device, dtype=self.dtype)
-        return values.normal_(std=columns**-0.5, generator=self.generator)
+        values.normal_(std=columns**-0.5, generator=self.generator)
+        return values.bfloat16().to(self.dtype)
 
     def ones(self, size: int) -> Tensor:
         return torch.ones(size, device=self.device, dtype=self.dtype)

@@ -83,6 +83,22 @@ def test_a_dry_profile_tells_steps_and_their_kernels(
         assert sum(kernel["micros"] for kernel in kernels) >= 1e3 * step["busy"] * 0.999
 
 
+@pytest.mark.slow
+def test_a_dry_sweep_tries_candidates_of_every_case(
+    subprocess_env: dict[str, str], tmp_path: Path
+) -> None:
+    file = tmp_path / "sweep.json"
+    told = started(subprocess_env, "bench.gpu_sweep", "--dry", "--json", str(file))
+    assert told.returncode == 0, told.stderr
+    parts = json.loads(file.read_text())["parts"]
+    assert len(parts) == 20
+    for name, part in parts.items():
+        changes = {row["change"]: row["failure"] for row in part["rows"]}
+        assert changes["as it is"] == ""
+        assert len(changes) > 1 or name.startswith("product, bf16")
+        assert not any("values" in failure for failure in changes.values())
+
+
 # --- parts that fail -----------------------------------------------------------------------------
 
 PROGRAM = """

@@ -1,0 +1,1 @@
+"""Launches of kernels against other ones of the same kernels, for `bench.gpu_sweep`."""
