@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
-from bench.measuring.tree import LINES_OF_A_FILE, Tree
+from bench.measuring.tree import FILES_OF_A_FOLDER, LINES_OF_A_FILE, Tree
 
 ROOT = Path(__file__).parents[2]
 PROJECT = """
@@ -48,6 +49,8 @@ def shop(root: Path, **changed: str) -> Tree:
 
 def test_no_folder_is_full(house: Tree) -> None:
     assert house.full_folders == {}
+    folders = Counter(path.parent for path in (ROOT / "tests").rglob("*.py"))
+    assert {path: num for path, num in folders.items() if num > FILES_OF_A_FOLDER} == {}
 
 
 def test_no_file_is_long(house: Tree) -> None:

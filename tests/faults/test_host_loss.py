@@ -13,8 +13,8 @@ from contextlib import contextmanager
 
 import pytest
 from tests.e2e.command import MODEL, SECONDS, until
-from tests.e2e.test_hosts import HostedPlatform, hosted_platform, nodes_of
-from tests.e2e.test_join import ASKED, Process
+from tests.e2e.control.test_hosts import HostedPlatform, hosted_platform, nodes_of
+from tests.e2e.control.test_join import ASKED, Process
 
 from skerry_regions.models.model_files import ModelFiles
 

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from tests.disks import small_disk
 from tests.e2e.command import MODEL, Skerry, new_home, until
-from tests.e2e.control_client import ControlClient
+from tests.e2e.control.control_client import ControlClient
 from tests.infra.loads import a_prompt, load, repeated, traced, try_to_trace
 from tests.infra.watching import SLOW, Fault, Prometheus, assert_fires_alone, running
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.command import MODEL, Skerry, new_home, until
-from tests.e2e.control_client import ControlPlane
+from tests.e2e.control.control_client import ControlPlane
 from tests.infra.loads import a_prompt, load
 from tests.infra.watching import SLOW, Prometheus, assert_fires_alone
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.e2e.command import MODEL, Skerry
-from tests.e2e.control_client import ControlPlane
+from tests.e2e.control.control_client import ControlPlane
 
 from skerry_cli import main
 

@@ -14,7 +14,7 @@ import openai
 import pytest
 from tests.edge.api.batch.test_openai_batches import chat, create, lines
 from tests.edge.console.browsing import BROWSER, NARROW, WIDE, Pages, close
-from tests.edge.console.test_regions_page import SEA
+from tests.edge.console.pages.test_regions_page import SEA
 from tests.edge.support import ACCOUNT, Deployment, deployed
 from tests.edge.telemetry.test_tracing import split_attempt
 from tests.tools import CACHE, DOWNLOAD_SECONDS, Absent

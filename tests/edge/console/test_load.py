@@ -23,7 +23,7 @@ import httpx
 import pytest
 from msgspec.structs import replace
 from tests.edge.console.browsing import BROWSER, SHOTS, Pages, ask, until
-from tests.edge.console.test_regions_page import SEA
+from tests.edge.console.pages.test_regions_page import SEA
 from tests.edge.support import (
     ACCOUNT,
     PATIENCE,

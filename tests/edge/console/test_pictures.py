@@ -16,7 +16,7 @@ import openai
 import pytest
 from tests.edge.api.batch.test_openai_batches import chat, create, ended, lines
 from tests.edge.console.browsing import BROWSER, Pages, close, shot
-from tests.edge.console.test_regions_page import SEA
+from tests.edge.console.pages.test_regions_page import SEA
 from tests.edge.support import (
     ACCOUNT,
     CHAT,

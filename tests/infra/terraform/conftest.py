@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.command import Skerry
-from tests.e2e.control_client import ControlPlane
+from tests.e2e.control.control_client import ControlPlane
 from tests.infra.terraform.command import (
     FaultyProxy,
     Terraform,

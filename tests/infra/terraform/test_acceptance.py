@@ -6,7 +6,7 @@ import json
 
 import pytest
 from tests.e2e.command import MODEL, ROOT, until
-from tests.e2e.control_client import ControlPlane
+from tests.e2e.control.control_client import ControlPlane
 from tests.infra.terraform.command import FaultyProxy, Terraform, provider_block
 from tests.infra.terraform.configurations import a_pool, a_region, within
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.command import Skerry
-from tests.e2e.control_client import ControlPlane
+from tests.e2e.control.control_client import ControlPlane
 from tests.infra.terraform.command import Terraform, attached, provider_block, terraform_binary
 
 from skerry_terraform.provider.provider import SKERRY

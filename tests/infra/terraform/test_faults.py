@@ -8,7 +8,7 @@ import signal
 
 import pytest
 from tests.e2e.command import until
-from tests.e2e.control_client import ControlPlane
+from tests.e2e.control.control_client import ControlPlane
 from tests.infra.terraform.command import (
     Fault,
     FaultyProxy,

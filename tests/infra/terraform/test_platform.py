@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.e2e.command import MODEL, is_alive, new_home, until
-from tests.e2e.control_client import ControlPlane
+from tests.e2e.control.control_client import ControlPlane
 from tests.infra.terraform.command import (
     Fault,
     FaultyProxy,

@@ -11,7 +11,7 @@ import sqlite3
 from pathlib import Path
 
 from tests.e2e.command import Skerry
-from tests.e2e.control_client import ControlPlane
+from tests.e2e.control.control_client import ControlPlane
 from tests.infra.terraform.command import attached, provider_block
 
 from skerry_terraform.provider.provider import SKERRY

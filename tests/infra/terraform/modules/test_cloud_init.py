@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.e2e.command import MODEL, Skerry, new_home, until
-from tests.e2e.test_join import Platform, Process
+from tests.e2e.control.test_join import Platform, Process
 from tests.infra.terraform.command import Terraform
 from tests.infra.test_systemd import SKERRY, settings
 from tests.tools import program

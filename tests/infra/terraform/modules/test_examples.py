@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from tests.e2e.command import MODEL, Skerry, is_alive, new_home, until
-from tests.e2e.control_client import ControlClient, ControlPlane
+from tests.e2e.control.control_client import ControlClient, ControlPlane
 from tests.infra.terraform.command import Terraform, plugins_of
 
 from skerry import AI

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.command import MODEL, is_alive, new_home, until
-from tests.e2e.control_client import ControlClient
-from tests.e2e.test_hosts import HostedPlatform
+from tests.e2e.control.control_client import ControlClient
+from tests.e2e.control.test_hosts import HostedPlatform
 from tests.faults.test_host_loss import load
 from tests.regions.control.ray.cluster import (
     CHECKS,

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.e2e.command import MODEL, SECONDS, Skerry, is_alive, new_home, until
-from tests.e2e.control_client import ControlClient, ControlPlane
+from tests.e2e.control.control_client import ControlClient, ControlPlane
 from tests.edge.gate.issuer import provider
 
 from skerry import AI

@@ -236,7 +236,7 @@ def test_the_code_runs_and_asks_the_same(
     code = page.inner_text("#code pre")
     assert at.token not in code
     (tmp_path / "code").write_text(code)
-    roots = [str(Path(__file__).parents[3] / each) for each in ("sdk", "core", "regions", "edge")]
+    roots = [str(Path(__file__).parents[4] / each) for each in ("sdk", "core", "regions", "edge")]
     done = subprocess.run(
         [code if each == "CODE" else each for each in commands[language]],
         cwd=tmp_path,

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 from tests.disks import CuttableDisk
-from tests.faults.spender import CLIENTS, LEAST, MOST, THINK_SECONDS, TOKEN
+from tests.faults.state.spender import CLIENTS, LEAST, MOST, THINK_SECONDS, TOKEN
 from tests.regions.drivers.nats_server import NatsCluster
 
 from skerry_edge.money.purse import record_of
@@ -41,7 +41,7 @@ SQLITE_CAP = int(5 * PER_SECOND / EDGES)  # for one edge alone
 AWAY_SECONDS = 8.0  # that a server is not there
 FREE_REQUESTS = 20  # of the largest size: while so much is free none is refused
 DISK_BYTES = 64 << 20  # of a server
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FOLDERS = ("edge", "core", "regions", "sdk", ".")
 
 logger = logging.getLogger(__name__)
@@ -246,7 +246,7 @@ def committed_at(changes: list[tuple[float, int]], at: float) -> int:
 
 async def spender(edge: str, state: str, cap: int, edges: int) -> Process:
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.faults.spender", state, edge, str(cap), str(edges),
+        sys.executable, "-m", "tests.faults.state.spender", state, edge, str(cap), str(edges),
         stdout=asyncio.subprocess.PIPE, cwd=ROOT,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(str(ROOT / each) for each in FOLDERS)},
     )  # fmt: skip

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.test_shared_caps import FOLDERS, ROOT
+from tests.faults.state.test_shared_caps import FOLDERS, ROOT
 from tests.regions.drivers.nats_server import NatsCluster
 
 from skerry_regions.drivers.jetstream.connection import JetStream
@@ -65,7 +65,7 @@ async def show(cluster: NatsCluster) -> list[dict[str, Any]]:
 
 async def taken_by(number: int, cluster: NatsCluster) -> dict[str, Any]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.faults.rate_taker", cluster.url, str(number), str(EDGES),
+        sys.executable, "-m", "tests.faults.state.rate_taker", cluster.url, str(number), str(EDGES),
         str(RATE), str(SECONDS), stdout=asyncio.subprocess.PIPE, cwd=ROOT, limit=1 << 26,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(str(ROOT / each) for each in FOLDERS)},
     )  # fmt: skip

@@ -17,7 +17,7 @@ from skerry_regions.models.model_files import ModelFiles
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def test_the_example_of_three_regions_runs(tmp_path: Path, default_model: ModelFiles) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.e2e.command import MODEL, ROOT, Skerry, new_home, until
-from tests.e2e.control_client import ControlPlane
+from tests.e2e.control.control_client import ControlPlane
 
 from skerry import AI
 from skerry_regions.control.planning.launcher import SILENT
@@ -21,7 +21,7 @@ from skerry_regions.topology.spec import Topology
 
 pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(300)]
 
-TLS = Path(__file__).parents[1] / "edge" / "data" / "tls"
+TLS = Path(__file__).parents[2] / "edge" / "data" / "tls"
 FILE = f"""\
 regions:
   - {{name: fra, iata: FRA, residency: eu}}

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.e2e.command import MODEL, new_home, until
-from tests.e2e.test_nats import Machine
+from tests.e2e.many.test_nats import Machine
 from tests.regions.drivers.nats_server import NatsCluster
 
 from skerry_regions.models.model_files import ModelFiles

@@ -21,7 +21,7 @@ from skerry_regions.models.model_files import ModelFiles
 
 pytestmark = pytest.mark.model
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 SYSTEM = "You are the harbour master of a small port. " * 8
 TOY_SPLIT = f"""\
 regions:

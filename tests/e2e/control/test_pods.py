@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from tests.e2e.command import MODEL, Skerry, new_home, until
-from tests.e2e.test_hosts import POOL, HostedPlatform
-from tests.e2e.test_join import ASKED, Process
+from tests.e2e.control.test_hosts import POOL, HostedPlatform
+from tests.e2e.control.test_join import ASKED, Process
 from tests.edge.http.test_tls import PAIRS
 from tests.regions.control.kubernetes.cluster import NAMESPACE, Cluster, serving_cluster
 from tests.regions.control.kubernetes.test_pods import rights

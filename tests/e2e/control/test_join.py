@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.e2e.command import MODEL, SECONDS, Skerry, new_home, until
-from tests.e2e.control_client import ControlClient
+from tests.e2e.control.control_client import ControlClient
 
 from skerry import AI
 from skerry_regions.models.model_files import ModelFiles

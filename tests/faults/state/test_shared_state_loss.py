@@ -19,7 +19,7 @@ import httpx
 import pytest
 from tests.disks import fill, small_disk
 from tests.e2e.command import MODEL, until
-from tests.e2e.test_shared_state import TwoHomes
+from tests.e2e.many.test_shared_state import TwoHomes
 from tests.regions.drivers.nats_server import NatsCluster
 
 from skerry import AI

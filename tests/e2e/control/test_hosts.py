@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.command import MODEL, new_home, until
-from tests.e2e.test_join import ASKED, Platform, Process
+from tests.e2e.control.test_join import ASKED, Platform, Process
 
 from skerry_regions.models.model_files import ModelFiles
 from skerry_regions.process.launch_folder import LaunchFolder

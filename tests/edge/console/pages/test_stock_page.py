@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.e2e.command import MODEL, Skerry, new_home
 from tests.edge.console.browsing import PlatformPages, shot
+from tests.edge.console.pages.test_control_page import TOPOLOGY, log_in
 from tests.edge.console.test_axe import npm_package, violations
-from tests.edge.console.test_control_page import TOPOLOGY, log_in
 from tests.infra.watching import running
 from tests.regions.models.hub_server import LocalHub, Repo, serving
 from tests.regions.tiny_model import write_openable

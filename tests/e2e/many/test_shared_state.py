@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.e2e.command import MODEL, new_home, until
-from tests.e2e.test_nats import Machine
+from tests.e2e.many.test_nats import Machine
 from tests.regions.drivers.nats_server import NatsCluster
 
 from skerry import AI
