@@ -74,7 +74,7 @@ def test_a_file_is_applied_once(file: Path, capsys: Captured) -> None:
     assert (lines, told) == ([], "Nothing changes: all of it is so already.\n")
     file.write_text(FILE.replace("replicas: 0", "threads: 3"))
     lines, _ = run(capsys, "apply", "-f", str(file))
-    assert lines == ["~ pool fra-decode", "    replicas: 0 -> null", "    threads: null -> 3"]
+    assert lines == ["~ pool fra-decode", "    threads: null -> 3", "    replicas: 0 -> null"]
 
 
 def test_what_is_written_down_is_shown_and_can_be_applied_again(
