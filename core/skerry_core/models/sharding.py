@@ -70,8 +70,13 @@ class Shard:
         return range(first, end)
 
     def kv_heads(self, config: ModelConfig) -> range:
-        """Return which of the model's KV heads are here."""
-        return _equal_part(config.num_kv_heads, self)
+        """Return which of the model's KV heads are here; where there are more ranks than heads,
+        several have one, each for some of its queries."""
+        count, size = config.num_kv_heads, self.tensor_size
+        if size > count:
+            head = self.tensor_rank * count // size
+            return range(head, head + 1)
+        return _equal_part(count, self)
 
 
 def whole_model(config: ModelConfig) -> Shard:
@@ -113,7 +118,7 @@ def sharded(
         config,
         layers=tuple(config.layers[index] for index in shard.layers),
         num_heads=config.num_heads // shard.tensor_size,
-        num_kv_heads=config.num_kv_heads // shard.tensor_size,
+        num_kv_heads=len(shard.kv_heads(config)),
         intermediate_size=len(parts["width"]),
         experts=experts,
     )
@@ -124,10 +129,11 @@ def _check(config: ModelConfig, shard: Shard) -> None:
     size = shard.tensor_size
     if not shard.layers or shard.num_layers != config.num_layers:
         raise ConfigError(f"a stage of layers {shard.layers} of {config.num_layers}")
-    if config.num_kv_heads % size:
+    heads, kv_heads = config.num_heads, config.num_kv_heads
+    if heads % size or (kv_heads % size and size % kv_heads):
         raise ConfigError(
-            f"{config.architecture}'s {config.num_kv_heads} KV heads cannot be divided among "
-            f"{size} tensor-parallel ranks"
+            f"{config.architecture}'s {heads} heads with {kv_heads} KV heads cannot be divided "
+            f"among {size} tensor-parallel ranks"
         )
     if size > 1 and config.qk_norm == "whole":
         raise ConfigError(
@@ -140,7 +146,7 @@ def _parts(
     config: ModelConfig, tensors: Mapping[str, FileTensor], shard: Shard
 ) -> dict[str, range]:
     heads = _equal_part(config.num_heads, shard)
-    keys = _equal_part(config.num_kv_heads, shard)
+    keys = shard.kv_heads(config)
     width = config.head_dim
     parts = {
         "heads": heads,

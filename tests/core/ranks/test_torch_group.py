@@ -54,7 +54,7 @@ def runners(weights: Path) -> Iterator[dict[str, ModelRunner]]:
     """Deterministic ones, whose answers do not depend on what ran before."""
     opened: dict[str, ModelRunner] = {
         name: open_group(weights, tensor=tensor, pipeline=stages, deterministic=True, **SIZES)
-        for name, (tensor, stages) in DIVISIONS.items()
+        for name, (tensor, stages) in (DIVISIONS | {"four parts": (4, 1)}).items()
     }
     opened["whole"] = TorchRunner.open(
         weights, threads=1, device="cpu", deterministic=True, **SIZES
@@ -98,7 +98,12 @@ def test_stages_answer_with_the_bits_of_the_whole(runners: dict[str, ModelRunner
 
 @pytest.mark.parametrize(
     ("prefill", "decode"),
-    [("two parts", "whole"), ("whole", "two parts of two stages"), ("two stages", "two parts")],
+    [
+        ("two parts", "whole"),
+        ("whole", "two parts of two stages"),
+        ("two stages", "four parts"),
+        ("four parts", "two parts"),
+    ],
 )
 def test_kv_goes_from_one_division_to_another(
     runners: dict[str, ModelRunner], weights: Path, prefill: str, decode: str
@@ -122,7 +127,7 @@ def test_kv_goes_from_one_division_to_another(
 
 def test_ranks_refuse_what_a_model_does_not_divide_into(weights: Path) -> None:
     for division, message in (
-        ({"tensor": 4}, "2 KV heads cannot be divided among 4"),
+        ({"tensor": 3}, "4 heads with 2 KV heads cannot be divided among 3"),
         ({"pipeline": 3}, "a model of 2 layers has no 3 stages"),
     ):
         with pytest.raises((ConfigError, RankLost), match=message):

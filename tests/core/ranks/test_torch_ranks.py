@@ -83,6 +83,19 @@ def test_four_ranks_share_quantised_layers(tmp_path: Path, is_deterministic: boo
     assert kl_divergence(reference(path).logits(TOKENS), logits).max() < LESS_KL
 
 
+def test_ranks_share_a_kv_head(tmp_path: Path) -> None:
+    """Four, of which each has one of four queries' heads and the biases of it."""
+    path = write_model(tmp_path, "qwen2")
+    ranks = ThreadRanks(path, tmp_path / "store", tensor=4, stages=WHOLE, num_blocks=3)
+    assert [(rank.model.num_heads, rank.model.num_kv_heads) for rank in ranks.ranks] == [(1, 1)] * 4
+    tokens = random_tokens(150)
+    logits = teacher_forced(ranks, tokens, (100, 1, 49), table=[2, 0, 1])
+    np.testing.assert_allclose(logits, reference(path).logits(tokens), rtol=0, atol=2e-5)
+    blocks = [rank.export_blocks([2])[0] for rank in ranks.ranks]
+    ranks.close()
+    assert all((block == blocks[0]).all() for block in blocks)
+
+
 @pytest.mark.triton
 @pytest.mark.skipif(torch.cuda.is_available(), reason="its kernels would be compiled for a GPU")
 @pytest.mark.parametrize("is_deterministic", [pytest.param(True, marks=pytest.mark.slow), False])
@@ -173,7 +186,7 @@ def test_what_cannot_be_divided_is_refused(tmp_path: Path) -> None:
         )  # fmt: skip
         ThreadRanks(path, tmp_path / "store", tensor=tensor, stages=WHOLE, num_blocks=3)
 
-    with pytest.raises(ConfigError, match="llama's 2 KV heads cannot be divided among 4"):
+    with pytest.raises(ConfigError, match="6 heads with 2 KV heads cannot be divided among 4"):
         open_ranks(MODELS["llama"], 4)
     with pytest.raises(ConfigError, match="of 256, in blocks of 256 weights, cannot be divided"):
         open_ranks(replace(WIDE, intermediate_size=256), 2, "Q4_K")
