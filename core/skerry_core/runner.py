@@ -172,20 +172,30 @@ class PageMover(Protocol):
 
 @runtime_checkable
 class OverlappingRunner(Protocol):
-    """What a `ModelRunner` may do besides: compute a step while the next one is prepared.
+    """What a `ModelRunner` may do besides: compute steps while the next ones are prepared.
 
-    `execute` is `launch` and `collect`. One step may be launched while another is under way, which
-    is then collected first. The tokens that the earlier makes need never come to the host to be
-    the later one's input: each pair of `ForwardBatch.feeds` is the index of such a token, and that
-    of the sample which it is, in the step launched before.
-
-    Blocks that are exported were computed by steps that have been collected, and need not wait for
-    one under way; blocks that are admitted are read by steps launched later.
+    `execute` is `launch` and `collect`. Steps are computed, and collected, in the order of their
+    launches: of two that write to one block the later writes later. Blocks that are exported were
+    computed by steps that have been collected, or admitted, and need not wait for those under way;
+    blocks that are admitted take their turn among the launches.
     """
 
     @property
-    def overlaps(self) -> bool:
-        """Return whether `launch` returns before the step is computed."""
+    def steps_ahead(self) -> int:
+        """Return how many steps may be under way when the oldest of them is waited for.
+
+        0: none, as if it did not overlap. 1: one is computed while another is prepared,
+        as on a GPU. A pipeline has work for all its stages from one less than they are on; the
+        engine divides its streams among as many steps as may be launched by then.
+        """
+        ...
+
+    @property
+    def feeds(self) -> bool:
+        """Return whether the tokens that a step makes can be the input of the next one, launched
+        before they are known: each pair of `ForwardBatch.feeds` is the index of such a token, and
+        that of the sample which it is, in the step launched just before. Then `steps_ahead` is at
+        most 1."""
         ...
 
     def launch(self, batch: ForwardBatch) -> None:
@@ -195,3 +205,22 @@ class OverlappingRunner(Protocol):
     def collect(self) -> StepResult:
         """Wait for the oldest step under way. The result is valid until the next call."""
         ...
+
+
+class OneByOne:
+    """A `ModelRunner` as an `OverlappingRunner` of which no step is under way beside another."""
+
+    steps_ahead, feeds = 0, False
+
+    def __init__(self, runner: ModelRunner) -> None:
+        self._runner = runner
+        self._batch: ForwardBatch | None = None
+
+    def launch(self, batch: ForwardBatch) -> None:
+        self._batch = batch
+
+    def collect(self) -> StepResult:
+        batch, self._batch = self._batch, None
+        if batch is None:
+            raise RuntimeError("no step is under way")
+        return self._runner.execute(batch)

@@ -1,14 +1,17 @@
 """The heartbeat: schedule, build a batch, run it, update the sequences, hand out what was made.
 
-With a runner that overlaps, a step is planned and launched while the one before it is computed. The
-tokens that are being made have their places already, and the device puts them there. What cannot be
-known yet is found out a step later: a sequence that ended meanwhile has run once more, for nothing.
-A step whose tokens are needed to plan the next (see `PlannedRow.is_foreseeable`) is waited for.
+With a runner that overlaps, a step is planned and launched while others are computed, as many as
+the runner says. A sequence whose token is being made is left out until that is known, and the
+others go on; unless the device itself feeds it to the next step (see `PlannedRow.feeds_next`). What
+cannot be known yet is found out later: a sequence that ended meanwhile has run once more, for
+nothing. What a sequence held may be another's while a step that uses it is under way: the runner
+computes steps, and writes what is admitted, in the order in which it gets them.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
@@ -33,7 +36,7 @@ from skerry_core.engine.step_price import StepPrice
 from skerry_core.grammar_error import GrammarError
 from skerry_core.names import BlockNames
 from skerry_core.request import FinishReason, KVBlock, Output
-from skerry_core.runner import ModelRunner, OverlappingRunner
+from skerry_core.runner import ModelRunner, OneByOne, OverlappingRunner
 
 if TYPE_CHECKING:
     from skerry_core.kv.file_tier import FileTier
@@ -72,6 +75,9 @@ class Engine:
         drafts = config.max_draft_tokens if runner.batch_invariant else 0
         self._price = StepPrice()
         self._speculator = Speculator(drafts, self._price) if drafts else None
+        self._launcher: OverlappingRunner = OneByOne(runner)
+        if self._speculator is None and isinstance(runner, OverlappingRunner):
+            self._launcher = runner
         self._scheduler = Scheduler(
             self.pool,
             names=self._names,
@@ -81,6 +87,7 @@ class Engine:
             max_samples=runner.max_samples,
             price=self._price,
             speculator=self._speculator,
+            num_parts=1 if self._launcher.feeds else self._launcher.steps_ahead + 1,
         )
         self._batches = BatchBuilder(max_running, step_tokens, runner.model.max_context)
         self._outputs = OutputBuilder(runner, self._batches, self._masks)
@@ -88,10 +95,7 @@ class Engine:
         self._ended: list[Output] = []  # between steps; handed out by the next
         self._arrivals = 0
         self._tally = Tally()
-        self._overlapping: OverlappingRunner | None = None
-        if self._speculator is None and isinstance(runner, OverlappingRunner) and runner.overlaps:
-            self._overlapping = runner
-        self._under_way: LaunchedStep | None = None
+        self._under_way: deque[LaunchedStep] = deque()  # the oldest first
         self._step_started = self._step_ended = clock()
 
     def share(self, token_ids: Iterable[int]) -> int:
@@ -178,26 +182,23 @@ class Engine:
         if self.exports.open:
             self.exports.advance()
         outputs, self._ended = self._ended, []
-        before, self._under_way = self._under_way, None
-        if before is not None and not before.is_foreseeable:
-            outputs += self._finish(before)
-            before = None
+        if self._launch():
+            if len(self._under_way) > self._launcher.steps_ahead:
+                outputs += self._collect()
+        elif self._under_way:  # its tokens are needed to go on
+            outputs += self._collect()
+            self._launch()
+        return outputs
+
+    def _launch(self) -> bool:
+        """Plan a step and give it to the runner; False when none can run, or may yet."""
+        if any(step.may_need_logits for step in self._under_way):
+            return False
         if self._masks.stale:
             for sequence, error in self._masks.fill():
                 self._end_early(sequence, "cancelled", str(error))
-        step = self._begin()
-        if before is not None:
-            outputs += self._finish(before)
-        if step is not None and self._overlapping is None:
-            outputs += self._finish(step)
-        elif step is not None:
-            self._under_way = step
-            if step.is_foreseeable:
-                step.expect(self._lives)
-        return outputs
-
-    def _begin(self) -> LaunchedStep | None:
-        """Plan a step and give it to the runner; None when nothing can run."""
+        if self._launcher.feeds and self._under_way:
+            self._under_way[-1].expect(self._lives)
         started = self._step_started = self._clock()
         rows = self._scheduler.schedule(started)
         for row in rows:
@@ -205,35 +206,32 @@ class Engine:
                 self._scheduler.put_back(row.sequence)
         rows = [row for row in rows if row.is_placed]
         if not rows:
-            return None
-        batch = self._batches.build(rows)
-        if self._overlapping is None:
-            result = self.runner.execute(batch)
-            return LaunchedStep(rows, started, lambda: result)
-        self._overlapping.launch(batch)
-        return LaunchedStep(rows, started, self._overlapping.collect)
+            return False
+        self._launcher.launch(self._batches.build(rows))
+        self._scheduler.launch(rows)
+        self._under_way.append(LaunchedStep(rows, started))
+        return True
 
-    def _finish(self, step: LaunchedStep) -> list[Output]:
-        """Wait for a step, and take in what it made."""
-        result = step.collect()
+    def _collect(self) -> list[Output]:
+        """Wait for the oldest step under way, and take in what it made."""
+        step = self._under_way.popleft()
+        result = self._launcher.collect()
         token_ids = result.token_ids.tolist()
         if any(row.num_drafts for row in step.rows):
             accept(step.rows, token_ids)
         now = self._clock()
         seconds = now - max(step.started, self._step_ended)
         self._step_ended = now
-        if live := [row for row in step.rows if self._lives(row.sequence)]:
-            self._scheduler.settle(live, seconds)
+        live = [row for row in step.rows if self._lives(row.sequence)]
+        self._scheduler.settle(live, seconds)
         self._tally.add_step(live, seconds)
         outputs: list[Output] = []
-        sample = 0
-        for row in step.rows:
-            samples = range(sample, sample + row.num_samples)
-            sample = samples.stop
+        for row, samples in step.samples():
             if not self._lives(row.sequence):
                 continue
-            kv = self.exchange.exported(row) if row.sequence.exports_kv else ()
-            if samples or kv:
+            row.sequence.forget_expected()  # it comes now
+            kv = self.exchange.exported(row) if row.sequence.is_exporting else ()
+            if row.num_targets or row.makes_token or kv:
                 output = self._outputs.output(row, result, samples, token_ids, kv)
                 if output.finish_reason is not None:
                     self._end(row.sequence)

@@ -50,6 +50,10 @@ class FairShare:
         self._service[tenant] += seconds
         self._newcomers.discard(tenant)
 
+    def serve(self, tenant: str) -> None:
+        """Count the tenant as served; what it costs is charged later."""
+        self._newcomers.discard(tenant)
+
     def service(self, tenant: str) -> float:
         """Return engine seconds, comparable between tenants that have requests now."""
         return self._service[tenant]

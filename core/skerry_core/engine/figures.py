@@ -123,7 +123,7 @@ class Tally:
         decoding: list[Sequence] = []
         prefilling: list[Sequence] = []
         for sequence in sequences:
-            (decoding if sequence.is_decoding else prefilling).append(sequence)
+            (decoding if sequence.is_stream else prefilling).append(sequence)
         return Load(
             prefill_tokens=sum(s.remaining for s in prefilling),
             prefill_pairs=sum(_attended(s.num_computed, s.remaining) for s in prefilling),

@@ -91,13 +91,21 @@ class KVExchange:
 
     def exported(self, row: PlannedRow) -> tuple[KVBlock, ...]:
         """Return the blocks of a computed row's input (see `names`) that are final since the last
-        call; the open one with the first token."""
+        call; the open one with the first token, after which none follow.
+
+        A row that was preempted meanwhile has none: they are computed again, and so is the token
+        that they end with.
+        """
         sequence = row.sequence
+        if not row.is_placed:
+            row.makes_token = False
+            return ()
         num_input = sequence.prompt_tokens + len(sequence.request.output_ids)
-        num_full = min(sequence.num_computed, num_input) // BLOCK_SIZE
+        num_full = min(row.end, num_input) // BLOCK_SIZE
         indices = list(range(sequence.num_exported, num_full))
         names = [sequence.digests[index] for index in indices]
         sequence.num_exported += len(indices)
+        sequence.is_exporting = not row.makes_token
         if row.makes_token and sequence.prompt_tokens % BLOCK_SIZE and sequence.output_tokens == 0:
             indices.append(num_full)
             private = sequence.private_blocks

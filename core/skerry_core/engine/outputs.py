@@ -55,7 +55,6 @@ class OutputBuilder:
         sequence = row.sequence
         asked = sequence.request.prompt_logprobs
         prompt_logprobs = [_logprob(result, s, asked) for s in samples[: row.num_targets]]
-        sequence.num_prompt_logprobs += row.num_targets
         made: list[int] = []
         logprobs: list[TokenLogprob] = []
         reason: FinishReason | None = None

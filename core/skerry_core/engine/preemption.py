@@ -7,11 +7,10 @@ displaced to one sequence displaces none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import chain
 from typing import NamedTuple
 
-from skerry_core.engine.scheduling_class import SchedulingClass
+from skerry_core.engine.scheduling_class import Classes
 from skerry_core.engine.sequence import Sequence
 from skerry_core.request import Priority
 
@@ -24,9 +23,6 @@ class Standing(NamedTuple):
     has_several: bool  # its tenant runs others as well
     service: float  # engine seconds of its tenant
     arrival: int
-
-
-Classes = Mapping[Priority, SchedulingClass]
 
 
 def victim(classes: Classes) -> Sequence:

@@ -20,7 +20,10 @@ The rules of the house:
    fully cached prompt is computed from its last block boundary on and never writes into a shared
    block. (The alternative, copy-on-write, saves at most 63 tokens for prompts that end exactly on
    a boundary, and would need a copy in every runner.)
-8. Drafted tokens (see `speculation`) take what is left of the step, and no block that their
+8. Where several steps are under way at once and tokens are not fed from one to the next, decode
+   rows are divided among them, and so is `max_gap_seconds`. A sequence whose token is being made
+   has nothing to run; one that is preempted meanwhile waits until it is known.
+9. Drafted tokens (see `speculation`) take what is left of the step, and no block that their
    sequence does not hold.
 """
 
@@ -31,12 +34,11 @@ import heapq
 from skerry_core.blocks import BlockPool, blocks_for
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.engine import preemption
-from skerry_core.engine.scheduling_class import SchedulingClass
+from skerry_core.engine.scheduling_class import SchedulingClass, blocks_needed, share_of_streams
 from skerry_core.engine.sequence import Sequence
 from skerry_core.engine.speculation import Speculator
 from skerry_core.engine.step_plan import PlannedRow, StepPlan
 from skerry_core.engine.step_price import StepPrice
-from skerry_core.kv.pinning import pin_prompt
 from skerry_core.names import BlockNames
 from skerry_core.request import Priority
 
@@ -59,16 +61,20 @@ class Scheduler:
         max_samples: int,
         price: StepPrice,
         speculator: Speculator | None = None,
+        num_parts: int = 1,
     ) -> None:
+        """`num_parts` is how many steps may be under way at once, among which rule 8 divides."""
         self._pool = pool
         self._speculator = speculator
         self._names = names
         self._max_step_tokens = max_step_tokens
-        self._max_gap_seconds = max_gap_seconds
+        self._max_gap_seconds = max_gap_seconds / num_parts
         self._max_samples = max_samples
         self._free_slots = list(reversed(range(max_running)))
         self._classes = {priority: SchedulingClass() for priority in Priority}
         self._price = price
+        self._num_parts = num_parts
+        self._num_launched = self._num_settled = 0  # steps
         self.num_preemptions = 0
         self.num_cache_query_tokens = 0
         self.num_cache_hit_tokens = 0
@@ -98,14 +104,6 @@ class Scheduler:
             own.dequeue(sequence)
         own.fair.leave(sequence.tenant)
 
-    def _pin(self, sequence: Sequence) -> None:
-        """Pin its prompt, once it is computed."""
-        if sequence.num_computed >= sequence.prompt_tokens and sequence.start_time is not None:
-            sequence.pinned = pin_prompt(
-                self._pool, sequence.request, sequence.digests,
-                sequence.cached_tokens, sequence.start_time,
-            )  # fmt: skip
-
     def _vacate(self, sequence: Sequence) -> None:
         self._classes[sequence.priority].stop(sequence)
         self._free_slots.append(sequence.slot)
@@ -127,10 +125,13 @@ class Scheduler:
         """Return rows of the next step, their blocks allocated; empty when nothing can run.
 
         `now` (seconds) becomes the start time of sequences that get their first place. The caller
-        computes the rows and then calls `settle`.
+        has the rows computed: it calls `launch` when that begins, and `settle` in the same order.
         """
         self._pool.expire_pins(now)
-        plan = StepPlan(self._max_step_tokens, self._max_samples)
+        plan = StepPlan(self._max_step_tokens, self._max_samples, self._max_samples)
+        if self._num_parts > 1:
+            num_free = self._num_parts - (self._num_launched - self._num_settled)
+            plan.streams_left = share_of_streams(self._classes, self._num_parts, num_free)
         for priority, own in self._classes.items():
             self._continue_decoding(plan, own)
             if plan.rows and priority is Priority.INTERACTIVE:
@@ -143,11 +144,23 @@ class Scheduler:
             self._speculator.add_drafts(plan)
         return list(plan.rows.values())
 
+    def launch(self, rows: list[PlannedRow]) -> None:
+        """Let sequences go on from behind rows that are computed from now on."""
+        self._num_launched += 1
+        for row in rows:
+            row.launch(self._num_launched)
+            if row.is_admission:
+                self._classes[row.sequence.priority].fair.serve(row.sequence.tenant)
+
     def settle(self, rows: list[PlannedRow], seconds: float) -> None:
-        """Account for computed rows: seal their full blocks and charge their tenants.
+        """Account for computed rows of the oldest step under way, whose sequences live: seal their
+        full blocks and charge their tenants.
 
         A row's share of the step's `seconds` is its share of the tokens.
         """
+        self._num_settled += 1
+        if not rows:
+            return
         num_tokens = sum(row.num_tokens for row in rows)
         seconds_per_token = seconds / num_tokens
         stream_tokens = sum(row.num_tokens for row in rows if row.is_decode)
@@ -158,24 +171,15 @@ class Scheduler:
             sequence, share = row.sequence, row.num_tokens * seconds_per_token
             row.charge(share)
             self._classes[sequence.priority].fair.charge(sequence.tenant, share)
-            if not row.is_placed:  # preempted when the next step was planned
-                continue
-            sequence.num_computed = row.end
-            first, end = row.start // BLOCK_SIZE, sequence.num_computed // BLOCK_SIZE
-            if end > first:
-                sequence.extend_digests(end, self._names)
-                for i in range(first, end):
-                    self._pool.seal(sequence.blocks[i], sequence.digests[i])
-            if sequence.request.pins and sequence.pinned is None:
-                self._pin(sequence)
+            if row.is_placed:  # else preempted when a later step was planned
+                row.seal(self._pool, self._names)
 
     # --- parts of a step -------------------------------------------------------------------------
 
     def _continue_decoding(self, plan: StepPlan, own: SchedulingClass) -> None:
-        ready = [s for s in own.running if s.is_decoding and not (s.awaits_mask or s.is_complete)]
-        for sequence in ready:
-            if plan.tokens_left == 0 or plan.samples_left == 0:
-                return  # only batch can find nothing left
+        for sequence in own.ready():
+            if plan.tokens_left == 0 or plan.samples_left == 0 or plan.streams_left == 0:
+                return  # of a whole step only batch can find nothing left
             if sequence.slot >= 0 and self._grow(plan, sequence, 1):
                 plan.put(sequence, 1)
 
@@ -241,20 +245,22 @@ class Scheduler:
         is_newcomer: bool = False,
     ) -> bool:
         """Give a waiting sequence a slot, blocks, and its first chunk; False leaves it waiting."""
+        if sequence.launched > self._num_settled:  # preempted in a step that is still under way
+            return False
         while not self._free_slots:
             if not self._displace(plan, sequence, is_newcomer=is_newcomer):
                 return False
-        blocks = self._match(sequence)
+        blocks = self._pool.acquire(sequence.prefix_digests(self._names))  # rule 7 bounds them
         num_matched = len(blocks) * BLOCK_SIZE
         sequence.num_computed = num_matched + sequence.tail_after(num_matched)
         chunk = plan.chunk(sequence, shares)
         missing = blocks_for(sequence.num_computed + chunk) - len(blocks)
-        needed = missing if is_newcomer else self._needed(sequence, len(blocks))
+        needed = missing if is_newcomer else blocks_needed(self._classes, sequence, len(blocks))
         while chunk and self._pool.num_idle < needed:
             if not self._displace(plan, sequence, is_newcomer=is_newcomer):
                 chunk = 0
             elif not is_newcomer:
-                needed = self._needed(sequence, len(blocks))
+                needed = blocks_needed(self._classes, sequence, len(blocks))
         if not chunk:
             self._pool.release(blocks)
             sequence.num_computed = 0
@@ -262,20 +268,6 @@ class Scheduler:
         self._place(sequence, blocks + self._pool.allocate(missing), now)
         plan.put(sequence, chunk, is_admission=True)
         return True
-
-    def _match(self, sequence: Sequence) -> list[int]:
-        """Return the cached blocks of its beginning, each with a reference; rule 7 bounds them."""
-        return self._pool.acquire(sequence.prefix_digests(self._names))
-
-    def _needed(self, sequence: Sequence, num_matched: int) -> int:
-        """Return idle blocks that rule 6 reserves: its own, those of prompts in work, one each to
-        grow."""
-        needed = blocks_for(sequence.num_tokens) - num_matched
-        for priority, own in self._classes.items():
-            if priority <= sequence.priority:
-                for other in own.running:
-                    needed += 1 + max(0, blocks_for(other.num_tokens) - len(other.blocks))
-        return needed
 
     def _place(self, sequence: Sequence, blocks: list[int], now: float) -> None:
         self._classes[sequence.priority].start(sequence)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from operator import attrgetter
 
+from skerry_core.blocks import blocks_for
 from skerry_core.engine.fairness import FairShare
 from skerry_core.engine.sequence import Sequence
+from skerry_core.request import Priority
 
 _arrival = attrgetter("arrival")
 
@@ -34,12 +36,16 @@ class SchedulingClass:
         heads.sort(key=_arrival)
         return heads
 
+    def ready(self) -> list[Sequence]:
+        """Return the running sequences that may decode."""
+        return [s for s in self.running if s.is_decoding and not (s.awaits_mask or s.is_complete)]
+
     def prefills(self, planned: Container[Sequence]) -> dict[str, list[Sequence]]:
         """Return the running sequences with more than a decode to do that are not planned yet, by
         tenant, the oldest last."""
         started: dict[str, list[Sequence]] = {}
         for sequence in self.running:
-            if sequence not in planned and not sequence.is_decoding:
+            if sequence not in planned and not sequence.is_stream:
                 started.setdefault(sequence.tenant, []).append(sequence)
         for sequences in started.values():
             sequences.sort(key=_arrival, reverse=True)
@@ -70,3 +76,31 @@ class SchedulingClass:
         self._tenant_running[sequence.tenant] -= 1
         if not self._tenant_running[sequence.tenant]:
             del self._tenant_running[sequence.tenant]
+
+
+Classes = Mapping[Priority, SchedulingClass]
+
+
+def blocks_needed(classes: Classes, sequence: Sequence, num_matched: int) -> int:
+    """Return idle blocks that a waiting sequence is admitted with: for its own tokens but those of
+    `num_matched` blocks, for the prompts in work that do not stand behind it, and one each to
+    grow."""
+    needed = blocks_for(sequence.num_tokens) - num_matched
+    for priority, own in classes.items():
+        if priority <= sequence.priority:
+            for other in own.running:
+                needed += 1 + max(0, blocks_for(other.num_tokens) - len(other.blocks))
+    return needed
+
+
+def share_of_streams(classes: Classes, num_parts: int, num_free: int) -> int:
+    """Return how many decode rows the next step takes, of `num_parts` that may be under way at
+    once: its part of all, and of those that are ready its part beside the steps that may follow,
+    `num_free` with it, before the oldest is waited for.
+
+    None starves: while one waits each other runs at most once in `num_parts` steps, which have room
+    for all.
+    """
+    num_ready = sum(len(own.ready()) for own in classes.values())
+    num_streams = sum(s.is_stream for own in classes.values() for s in own.running)
+    return min(-(-num_ready // num_free), -(-num_streams // num_parts))

@@ -36,18 +36,20 @@ class Sequence:
         computed (KV in blocks) remaining │   remaining >= 1 while it lives: the last token always
         ──────────────────────┴──────────┘   runs, and makes the next one
 
-    A waiting sequence holds no block. Token ids of an earlier attempt (`Request.output_ids`) are
-    output from the start. Once it has ended it says what it cost: it is an `EngineUsage`.
+    Tokens count as computed from the launch of their step on: none remains while the next one is
+    made. A waiting sequence holds no block. Token ids of an earlier attempt
+    (`Request.output_ids`) are output from the start. Once it has ended it says what it cost: it is
+    an `EngineUsage`.
     """
 
     __slots__ = (
         "_seen", "_tokens", "arrival", "arrival_time", "blocks", "budget", "cached_tokens",
         "choice_seconds", "decode_seconds", "decode_steps", "decode_tokens", "digests", "end_time",
         "expected", "export_pages", "exports_kv", "has_adjustments", "has_penalties", "id",
-        "is_recurring", "kv", "matcher", "num_computed", "num_exported", "num_prompt_logprobs",
-        "num_tokens", "pinned", "preemptions", "prefill_seconds", "prefill_steps", "prefill_tokens",
-        "priority", "private_blocks", "prompt_tokens", "request", "sampling", "slot", "start_time",
-        "tail", "tenant", "whole_max_tokens",
+        "is_exporting", "is_recurring", "kv", "launched", "matcher", "num_computed", "num_exported",
+        "num_prompt_logprobs", "num_tokens", "pinned", "preemptions", "prefill_seconds",
+        "prefill_steps", "prefill_tokens", "priority", "private_blocks", "prompt_tokens", "request",
+        "sampling", "slot", "start_time", "tail", "tenant", "whole_max_tokens",
     )  # fmt: skip
 
     def __init__(
@@ -88,7 +90,7 @@ class Sequence:
         self.matcher = matcher
         self.budget = budget
         self.kv = kv  # until it is adopted
-        self.exports_kv = exports_kv
+        self.exports_kv = self.is_exporting = exports_kv  # ever; as long as blocks are to follow
         self.export_pages = export_pages
         self.private_blocks = private_blocks
         self.whole_max_tokens = whole_max_tokens
@@ -118,15 +120,16 @@ class Sequence:
         self.blocks: list[int] = []
         self.digests: list[Digest] = []  # of its first full blocks, see `extend_digests`
         self.num_computed = 0
-        # The sample of the step under way that will be its last token, whose place is taken
-        # already; -1: all its tokens are known.
+        self.launched = 0  # the last step that it had a row in, 1, 2, …; see `Scheduler.launch`
+        # While the next step is planned: the sample of the one before that will be its last token,
+        # whose place is taken already. -1: all its tokens are known.
         self.expected = -1
         self.num_exported = 0  # blocks handed out, see `exports_kv`
         self.tail: KVBlock | None = None  # an open block that came along, not yet in the pool
         self.cached_tokens = 0  # of the prompt, when it first got a place
         self.pinned: PinUsage | None = None  # as its request wants it, once its prompt is computed
-        # Prompt logprobs handed out so far, the first token's absence included. A transcript
-        # follows them, so a resumed request got them all.
+        # Prompt logprobs made so far, or by steps under way, the first token's absence included. A
+        # transcript follows them, so a resumed request got them all.
         wants_prompt_logprobs = request.prompt_logprobs is not None and not request.output_ids
         self.num_prompt_logprobs = 1 if wants_prompt_logprobs else self.prompt_tokens
 
@@ -182,6 +185,11 @@ class Sequence:
         return self.num_tokens - self.num_computed == 1 and self.num_tokens > self.prompt_tokens
 
     @property
+    def is_stream(self) -> bool:
+        """Return whether it decodes: its last token is left to run, or the next one is made."""
+        return self.remaining <= 1 and self.num_computed >= self.prompt_tokens
+
+    @property
     def is_complete(self) -> bool:
         """Return whether no token may follow the last one: it ends as soon as that is known."""
         return self.output_tokens >= self.sampling.max_tokens
@@ -217,7 +225,7 @@ class Sequence:
             self.is_recurring = self._note_run(self._seen)
 
     def expect(self, sample: int) -> None:
-        """Go on as if the next token were known; the step under way makes it."""
+        """Go on as if the next token were known; the step launched last makes it."""
         self.append(0)
         self.expected = sample
 

@@ -1,13 +1,14 @@
-"""A step before it runs, and while it does: which tokens of which sequences."""
+"""A step before it runs, while it does, and what it leaves: which tokens of which sequences."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 
-from skerry_core.batch import StepResult
+from skerry_core.blocks import BlockPool
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.engine.sequence import Sequence
+from skerry_core.kv.pinning import pin_prompt
+from skerry_core.names import BlockNames
 
 
 class PlannedRow:
@@ -65,6 +66,32 @@ class PlannedRow:
             sequence.prefill_steps += 1
             sequence.prefill_tokens += self.num_tokens
 
+    def launch(self, step: int) -> None:
+        """Let the sequence go on from behind the row, which is computed from now on, in the step
+        of this number."""
+        sequence = self.sequence
+        sequence.launched = step
+        sequence.num_computed = self.end
+        sequence.num_prompt_logprobs += self.num_targets
+
+    def seal(self, pool: BlockPool, names: BlockNames) -> None:
+        """Name the blocks that the row, which has run, filled; pin the prompt once it is
+        computed."""
+        sequence = self.sequence
+        sequence.num_computed = max(sequence.num_computed, self.end)  # drafts that were right
+        first, end = self.start // BLOCK_SIZE, self.end // BLOCK_SIZE
+        if end > first:
+            sequence.extend_digests(end, names)
+            for i in range(first, end):
+                pool.seal(sequence.blocks[i], sequence.digests[i])
+        start = sequence.start_time
+        if not sequence.request.pins or sequence.pinned is not None or start is None:
+            return
+        if self.end >= sequence.prompt_tokens:
+            sequence.pinned = pin_prompt(
+                pool, sequence.request, sequence.digests, sequence.cached_tokens, start
+            )
+
     @property
     def starts_inside_block(self) -> bool:
         """Return whether it goes on from an open block that came along and is to be written
@@ -77,14 +104,23 @@ class PlannedRow:
         return self.sequence.preemptions == self.num_preemptions
 
     @property
-    def is_foreseeable(self) -> bool:
-        """Return whether the sequence's next row can be planned before this one's token is
-        known."""
+    def feeds_next(self) -> bool:
+        """Return whether the row makes a token that can run before it is known."""
         sequence = self.sequence
-        needs_token = sequence.matcher is not None or sequence.has_penalties
-        if sequence.budget is not None:  # what ends reasoning is not what the device samples
-            needs_token |= sequence.budget.forced is not None
-        return not (needs_token or sequence.exports_kv or self.num_targets or self.num_drafts)
+        if not self.makes_token or sequence.matcher is not None or sequence.has_penalties:
+            return False
+        # What ends reasoning is not what the device samples.
+        return sequence.budget is None or sequence.budget.forced is None
+
+    @property
+    def may_need_logits(self) -> bool:
+        """Return whether logits may be looked at once it has run, of whoever takes another token
+        than the one that is sampled."""
+        sequence = self.sequence
+        has_logprobs = sequence.sampling.logprobs is not None
+        if sequence.matcher is not None:
+            return self.makes_token and (has_logprobs or sequence.matcher.withheld is not None)
+        return has_logprobs and sequence.budget is not None and sequence.budget.forced is not None
 
     @property
     def end(self) -> int:
@@ -92,36 +128,43 @@ class PlannedRow:
         return self.start + self.num_tokens - self.num_drafts + self.num_accepted
 
 
-@dataclass(frozen=True, slots=True)
 class LaunchedStep:
     """A step that the runner was given."""
 
-    rows: list[PlannedRow]
-    started: float  # seconds of the engine's clock
-    collect: Callable[[], StepResult]  # waits for it
+    def __init__(self, rows: list[PlannedRow], started: float) -> None:
+        """`started` is in seconds of the engine's clock."""
+        self.rows = rows
+        self.started = started
+        self._led = [r for r in rows if r.sequence.matcher is not None or r.sequence.budget]
 
     @property
-    def is_foreseeable(self) -> bool:
-        """Return whether the next step can be planned before this one is computed."""
-        return all(row.is_foreseeable for row in self.rows)
+    def may_need_logits(self) -> bool:
+        """Return whether no step may be launched before this one is collected: its logits are there
+        as long."""
+        return any(row.may_need_logits for row in self._led)
+
+    def samples(self) -> Iterator[tuple[PlannedRow, range]]:
+        """Yield each row with its samples, indices into those of the step."""
+        start = 0
+        for row in self.rows:
+            yield row, range(start, start + row.num_samples)
+            start += row.num_samples
 
     def expect(self, lives: Callable[[Sequence], bool]) -> None:
-        """Let the sequences that live go on as if the step were computed already."""
-        sample = 0
-        for row in self.rows:
-            sample += row.num_samples
-            if lives(row.sequence):
-                row.sequence.num_computed = row.end
-                if row.makes_token:
-                    row.sequence.expect(sample - 1)
+        """Let the sequences that live go on as if the tokens were known that can be fed."""
+        for row, samples in self.samples():
+            if row.feeds_next and lives(row.sequence):
+                row.sequence.expect(samples[-1])
 
 
 class StepPlan:
-    """A step in the making: rows, and what is left of the step's budget of tokens and samples."""
+    """A step in the making: rows, and what is left of the step's budget of tokens, of samples and
+    of decode rows."""
 
-    def __init__(self, max_tokens: int, max_samples: int) -> None:
+    def __init__(self, max_tokens: int, max_samples: int, max_streams: int) -> None:
         self.tokens_left = max_tokens
         self.samples_left = max_samples
+        self.streams_left = max_streams
         self.rows: dict[Sequence, PlannedRow] = {}
         self.booked: dict[str, int] = {}  # prefill tokens planned per tenant
         self.has_recurring = False  # a stream that repeats itself: something may be drafted
@@ -143,6 +186,7 @@ class StepPlan:
         self.tokens_left -= num_tokens
         self.samples_left -= row.num_samples
         if row.is_decode:
+            self.streams_left -= 1
             self.has_recurring |= sequence.is_recurring
         else:
             self.booked[sequence.tenant] = self.booked.get(sequence.tenant, 0) + num_tokens
@@ -163,3 +207,4 @@ class StepPlan:
         if row is not None:
             self.tokens_left += row.num_tokens
             self.samples_left += row.num_samples
+            self.streams_left += row.is_decode

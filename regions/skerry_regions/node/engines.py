@@ -57,7 +57,7 @@ class EngineOptions:
     def config(self, runner: ModelRunner) -> EngineConfig:
         """Return the limits of an engine on a runner. Raises ConfigError."""
         usual = EngineConfig()
-        overlaps = isinstance(runner, OverlappingRunner) and runner.overlaps
+        overlaps = isinstance(runner, OverlappingRunner) and runner.steps_ahead > 0
         drafts = 0 if overlaps else usual.max_draft_tokens  # with drafts no step would
         return EngineConfig(
             max_running=runner.max_samples,

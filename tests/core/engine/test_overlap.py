@@ -13,6 +13,7 @@ from bench.subjects.requests import Request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.core.byte_grammars import compiled, text
 from tests.core.engine.test_engine import STYLES
 from tests.core.runners.runner_suite import (
     answers_of,
@@ -33,7 +34,7 @@ from skerry_core.runners.toy import ToyRunner
 class LaggingRunner(ToyRunner):
     """Does what it is told in order, but nothing before somebody needs it: as a GPU may."""
 
-    overlaps = True
+    steps_ahead, feeds = 1, True
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -139,6 +140,22 @@ def test_a_step_that_the_next_depends_on_is_waited_for(needs_token: dict[str, An
     runner.calls.clear()
     answers(engine, [request(max_tokens=2, frequency_penalty=0.5)])
     assert runner.calls == ["launch", "collect"] * 2
+
+
+def test_a_grammar_runs_a_step_behind_and_holds_nobody_up() -> None:
+    sizes: list[int] = []
+    runner = LaggingRunner(num_blocks=64, before_step=lambda batch: sizes.append(batch.num_rows))
+    engine = engine_over(runner)
+    digits = compiled("regex", "[0-9]{6}").matcher(())
+    led = request("led", max_tokens=6, matcher=digits)
+    plain = [request(str(i), salt=i, max_tokens=8) for i in range(3)]
+    told = answers(engine, [led, *plain])
+    for each in plain:
+        assert told[each.id] == expected(each)
+    assert text(told["led"].token_ids).isdigit()
+    assert sizes == [4, 3] * 4 + [1] * 2
+    ahead = ["launch", *["launch", "collect"] * 8]
+    assert runner.calls == [*ahead, *["collect", "launch"], "collect"]  # at last it is alone
 
 
 def test_who_stops_has_run_once_more_for_nothing() -> None:
@@ -259,7 +276,7 @@ def test_torch_feeds_what_it_made(tmp_path: Path, deterministic: bool) -> None:
         runner = TorchRunner.open(
             path, num_blocks=5, threads=1, device="cpu", deterministic=deterministic
         )
-        runner.overlaps = overlaps
+        runner.steps_ahead = int(overlaps)
         groups = [requests] if deterministic else [[each] for each in requests[:2]]
         engine = engine_over(runner)
         return [answers_of(engine, group) for group in groups]

@@ -41,8 +41,8 @@ def open_runner(path: Path, chooses: Place, max_samples: int = 4) -> JaxRunner:
 def test_a_cpu_chooses_on_the_host_unless_forced(llama: Path) -> None:
     runner = JaxRunner.open(llama, cache_dir=CACHE, threads=1, num_blocks=1)
     assert isinstance(runner, OverlappingRunner)
-    assert not runner.overlaps
-    assert open_runner(llama, "device").overlaps
+    assert runner.steps_ahead == 0
+    assert open_runner(llama, "device").steps_ahead == 1
 
 
 def test_elsewhere_it_chooses_on_the_device_and_keeps_bfloat16(
@@ -50,7 +50,7 @@ def test_elsewhere_it_chooses_on_the_device_and_keeps_bfloat16(
 ) -> None:
     monkeypatch.setattr(jax_runner, "_is_cpu", lambda: False)
     runner = JaxRunner.open(llama, cache_dir=CACHE, threads=1, num_blocks=1)
-    assert (runner.overlaps, runner.kv_format.dtype) == (True, "bfloat16")
+    assert (runner.steps_ahead, runner.kv_format.dtype) == (1, "bfloat16")
 
 
 def test_warm_up_compiles_what_choosing_needs(llama: Path) -> None:

@@ -115,7 +115,7 @@ def test_sizes_are_what_is_said_and_else_as_ever_in_a_hosts_memory(
 
 
 class OverlappingToy(ToyRunner):
-    overlaps = True
+    steps_ahead, feeds = 1, True
 
     def launch(self, batch: ForwardBatch) -> None:
         raise NotImplementedError

@@ -115,8 +115,9 @@ class JaxRunner:
         self._num_samples = 0
         self._under_way: deque[SampledStep] = deque()
         self._sampler: JaxSampler
-        self.overlaps = (chooses or _default_place()) == "device"
-        if self.overlaps:
+        self.feeds = (chooses or _default_place()) == "device"
+        self.steps_ahead = int(self.feeds)
+        if self.feeds:
             self._sampler = OnDevice(config.vocab_size, max_samples, mesh)
         else:
             host = HostSampler(config.vocab_size, cache_dir, progress)

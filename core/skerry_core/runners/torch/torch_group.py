@@ -63,7 +63,8 @@ class TorchGroup:
         self.numeric_build = runner.numeric_build
         self.batch_invariant = runner.batch_invariant
         self.ranks = ranks
-        self.overlaps = runner.overlaps and runner.is_last
+        self.feeds = runner.is_last  # else what is made is on another rank
+        self.steps_ahead = runner.steps_ahead if self.feeds else 0
         self._runner = runner
         self._shards = plan.shards
         self._channels = channels

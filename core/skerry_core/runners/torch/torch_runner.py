@@ -46,6 +46,8 @@ class TorchRunner:
     Not for two threads at once.
     """
 
+    feeds = True  # what a step makes stays on the device for the next
+
     def __init__(
         self,
         config: ModelConfig,
@@ -79,7 +81,7 @@ class TorchRunner:
         self.max_step_tokens = max_step_tokens
         self.max_samples = max_samples
         self.batch_invariant = deterministic
-        self.overlaps = device.type == "cuda"
+        self.steps_ahead = 1 if device.type == "cuda" else 0
         self._dtype = dtype
         self.kv_format = kv_format_of(config, dtype)
         self._kv = PagedKV(
