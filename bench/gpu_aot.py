@@ -26,7 +26,7 @@ BUDGETS = {
         "_attend_whole": 1456, "_copy": 216, "_sum": 208,
     },
     "operations": {
-        "_norm": 272, "_swiglu": 176, "_product": 368,
+        "_norm": 272, "_swiglu": 176, "_product": 808, "_merge_chunks": 400,
     },
     "sampling": {
         "_feed": 112, "find_peaks": 640, "take_peaks": 80, "_fill_bins": 5160, "_sum_bins": 472,

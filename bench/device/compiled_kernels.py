@@ -218,7 +218,8 @@ def launch_operations(dtype: torch.dtype) -> None:
     triton_ops.rms_norm(x, x[0], 1e-5)
     triton_ops.add_rms_norm(x, x, x[0], 1e-5)
     triton_ops.swiglu(x)
-    triton_matmul.invariant_linear(x, x, x[0, :TOKENS])
+    for tokens in (1, 64, 65):
+        triton_matmul.invariant_linear(x[:1].expand(tokens, -1), x, None)
 
 
 def launch_lossless_products() -> None:

@@ -16,9 +16,9 @@ pytest.importorskip("triton")
 
 DECODE = {"_rotate_and_store", "_attend_split", "_merge_splits"}
 OTHERS = {
-    "_attend_whole", "_copy", "_sum", "_norm", "_swiglu", "_product", "_product_narrow", "_widen",
-    "_product_12", "_decode_12", "_feed", "find_peaks", "take_peaks", "_fill_bins", "_sum_bins",
-    "_gather", "_settle",
+    "_attend_whole", "_copy", "_decode_12", "_feed", "_fill_bins", "_gather", "_merge_chunks",
+    "_norm", "_product", "_product_12", "_product_narrow", "_settle", "_sum", "_sum_bins",
+    "_swiglu", "_widen", "find_peaks", "take_peaks",
 }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,10 +17,12 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
+from skerry_core.config import ConfigError
 from skerry_core.kernels.torch.lossless import BF12Planes, encoded
 from skerry_core.kernels.torch.quantized import (
     FORMATS,
     Matrix,
+    NarrowWeights,
     QuantizedMatrix,
     Rounded,
     in_fewer_bits,
@@ -240,3 +243,39 @@ def test_our_own_product_has_the_same_bits_at_any_size_of_the_batch(
     check_product(product, x, weight)
     alone = triton_matmul.invariant_linear(x[tokens // 2 :][:1], weight, None)
     check_same(alone[0], product[tokens // 2])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_our_own_product_adds_chunks_in_their_order_in_tiles_of_all_sizes(
+    dtype: torch.dtype,
+) -> None:
+    """Three chunks of the inner dimension, the last short: by a program each, and by one."""
+    x, weight = random(133, 2100, dtype=dtype), random(130, 2100, dtype=dtype, seed=1)
+    for tokens in (1, 17, 133):
+        product = triton_matmul.invariant_linear(x[:tokens], weight, None)
+        check_product(product, x[:tokens], weight)
+        parts = [wide(x[:tokens, a:b]) @ wide(weight[:, a:b]).T for a, b in
+                 ((0, 1024), (1024, 2048), (2048, 2100))]  # fmt: skip
+        np.testing.assert_allclose(wide(product), sum(parts), rtol=2e-3, atol=0.2)
+
+
+def test_a_product_whose_bits_depend_on_the_batch_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weight = random(5, 64)
+
+    def product(x: Tensor, weight: Tensor, most: int = 1000) -> Tensor:
+        return torch.stack([weight @ row for row in x]) * (1 + 1e-6 * (len(x) > most))
+
+    monkeypatch.setattr(triton_matmul, "invariant_product", product)
+    triton_matmul.check_products([weight])
+    monkeypatch.setattr(triton_matmul, "invariant_product", partial(product, most=64))
+    with pytest.raises(ConfigError, match=r"a product by \[5, 64\] gives one of 65 rows"):
+        triton_matmul.check_products([weight])
+
+
+@pytest.mark.skipif(DEVICE.type != "cuda", reason="the interpreter's products are NumPy's")
+@pytest.mark.parametrize("form", [None, "int4", "int8", "fp8", "bf12"])
+def test_every_product_has_the_same_bits_in_any_batch(form: NarrowWeights | None) -> None:
+    weight = random(1500, 4096, dtype=torch.bfloat16)
+    triton_matmul.check_products([weight if form is None else in_fewer_bits(weight, form)])

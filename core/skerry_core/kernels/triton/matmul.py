@@ -3,8 +3,7 @@
 Quantised weights are widened as they are read. Many rows at once meet fp8 weights in fp8
 themselves, each row with a scale of its own, except where bits must not depend on the batch.
 
-All run one tile after another along the inner dimension, never split, so a row's sums are made in
-one order whatever stands beside it.
+All cut the inner dimension in a way that depends on the weights alone.
 """
 
 # Kernels are compiled from what looks like Python; its types are not.
@@ -13,18 +12,23 @@ one order whatever stands beside it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
+from skerry_core.config import ConfigError
 from skerry_core.kernels.torch.lossless import BF12Planes
 from skerry_core.kernels.torch.quantized import LARGEST, Matrix, QuantizedMatrix
+from skerry_core.kernels.triton.invariant_product import invariant_product
 from skerry_core.kernels.triton.lossless import decoded, lossless_product
 from skerry_core.kernels.triton.narrow_products import narrow_product, widened
 from skerry_core.kernels.triton.triton_math import on_fp8_grid
 
+_BATCHES = (8, 9, 16, 17, 64, 65, 300)  # rows: an end of each tile's, and several large tiles
 _MANY_ROWS = 64  # beyond them arithmetic, not reading, is what takes time
 
 
@@ -45,17 +49,34 @@ def linear(x: Tensor, weight: Matrix, bias: Tensor | None) -> Tensor:
 
 
 def invariant_linear(x: Tensor, weight: Matrix, bias: Tensor | None) -> Tensor:
-    """Multiply as `linear`, in tiles of one shape: a row's bits do not depend on the others."""
+    """Multiply as `linear`, in orders that depend on weights alone: a row's bits depend on neither
+    the others nor their count."""
     if isinstance(weight, QuantizedMatrix):
         return _plus(narrow_product(x, weight, 8 if len(x) <= 8 else 16), bias)
     if isinstance(weight, BF12Planes):
         return _plus(lossless_product(x, weight, rows_of_tile=16), bias)
-    out = x.new_empty((len(x), len(weight)))
-    _product[(triton.cdiv(len(weight), 32), triton.cdiv(len(x), 64))](
-        x, weight, out, len(x), *weight.shape, ROWS=64, OUTPUTS=32, INNER=64, num_warps=4,
-        num_stages=4,
-    )  # fmt: skip
-    return _plus(out, bias)
+    return _plus(invariant_product(x, weight), bias)
+
+
+def check_products(weights: Sequence[Matrix]) -> None:
+    """Raise ConfigError unless `invariant_linear` gives a row the same bits in batches of all sizes
+    that run in different ways, of each of these matrices.
+
+    Compilers choose instructions by tile. Which they are, and in which order they sum, depends on
+    shapes and not on data, so equal rows that come out equal speak for all rows.
+    """
+    generator = torch.Generator().manual_seed(0)
+    for weight in weights:
+        dtype = weight.dtype if isinstance(weight, Tensor) else torch.bfloat16
+        row = torch.randn(1, weight.shape[1], generator=generator).to(weight.device, dtype)
+        alone = invariant_linear(row, weight, None)
+        for count in _BATCHES:
+            rows = invariant_linear(row.expand(count, -1).contiguous(), weight, None)
+            if not torch.equal(rows, alone.expand_as(rows)):
+                raise ConfigError(
+                    f"deterministic is not possible on {weight.device}: a product by "
+                    f"{list(weight.shape)} gives one of {count} rows other bits than it has alone"
+                )
 
 
 def _plus(product: Tensor, bias: Tensor | None) -> Tensor:
@@ -111,23 +132,6 @@ def _narrow_rows(x, narrow, scales, width, MOST: tl.constexpr, PADDED: tl.conste
     tl.store(scales + row, largest / MOST)
     shares = on_fp8_grid(value * (MOST / largest))
     tl.store(narrow + row * width + i, shares.to(narrow.dtype.element_ty), mask=i < width)
-
-
-@triton.jit(do_not_specialize=["rows"])
-def _product(
-    x, weight, out, rows, outputs, inner,
-    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INNER: tl.constexpr,
-):  # fmt: skip
-    r = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
-    total = tl.zeros([ROWS, OUTPUTS], tl.float32)
-    for start in range(0, inner, INNER):
-        k = start + tl.arange(0, INNER)
-        values = _rows_of(x, r, rows, k, inner)
-        total = tl.dot(
-            values, tl.trans(_rows_of(weight, n, outputs, k, inner)), total, input_precision="ieee"
-        )
-    _write(out, r, rows, n, outputs, total)
 
 
 @triton.jit(do_not_specialize=["rows"])

@@ -48,9 +48,12 @@ def open_steps(
     if kernels == "triton":
         import triton
 
+        from skerry_core.kernels.triton.matmul import check_products
         from skerry_core.kernels.triton.triton_sampling import choose
         from skerry_core.runners.torch import triton_steps
 
+        if is_invariant and kv.kv.is_cuda:  # the interpreter's products are NumPy's
+            check_products(_shapes_once(weights))
         ops = triton_steps.INVARIANT_TRITON_OPS if is_invariant else triton_steps.TRITON_OPS
         on_gpu = triton_steps.TritonSteps(
             decoder(ops), kv, max_rows=max_rows, is_invariant=is_invariant
@@ -59,23 +62,24 @@ def open_steps(
     if not is_invariant:
         return OpenedSteps(PlainSteps(decoder(TORCH_OPS), kv), None, [])
     torch_invariant.check_products(
-        _shapes_once(weights), kv_heads=config.num_kv_heads,
+        [matrix for matrix in _shapes_once(weights) if isinstance(matrix, Tensor)],
+        kv_heads=config.num_kv_heads,
         group=config.num_heads // config.num_kv_heads, head_dim=config.head_dim,
     )  # fmt: skip
     tiled = TiledSteps(decoder(torch_invariant.INVARIANT_OPS), kv)
     return OpenedSteps(tiled, None, [f"tiles of {torch_invariant.TILE}"])
 
 
-def _shapes_once(weights: DecoderWeights) -> list[Tensor]:
-    """Return one matrix of each shape that the model multiplies by."""
+def _shapes_once(weights: DecoderWeights) -> list[Matrix]:
+    """Return one matrix of each shape and form that the model multiplies by."""
     matrices: list[Matrix | None] = [weights.head]
     for layer in weights.layers:
         matrices += [layer.qkv, layer.output, layer.gate_up, layer.down]
         if layer.experts is not None:
             each = layer.experts
             matrices += [each.router, each.gate_up[0], each.down[0]]
-    plain = [matrix for matrix in matrices if isinstance(matrix, Tensor)]
-    return list({matrix.shape: matrix for matrix in plain}.values())
+    found = [matrix for matrix in matrices if matrix is not None]
+    return list({(type(matrix), *matrix.shape): matrix for matrix in found}.values())
 
 
 def processor(device: torch.device) -> str:

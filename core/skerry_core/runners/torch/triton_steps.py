@@ -10,8 +10,8 @@ result does.
 All graphs share their memory, the place of their logits and that of their tokens, since only one
 runs at a time.
 
-When invariant, every row of every step takes the same kernels in tiles of the same shape: products
-are our own, and all attention goes in pieces of 256 tokens, merged in order.
+When invariant, products are our own, of which a row has the same bits in tiles of all sizes, and
+all attention goes in pieces of 256 tokens, merged in order.
 
 Without a GPU the same code runs, uncaptured, in Triton's interpreter.
 """
@@ -72,7 +72,7 @@ TRITON_OPS = Ops(
     gated=lambda gate_up, _: triton_ops.swiglu(gate_up),
 )  # fmt: skip
 INVARIANT_TRITON_OPS = replace(TRITON_OPS, linear=triton_matmul.invariant_linear)
-_PREFILLS = (16, 32, 64)  # tokens: products have a tile for each
+_PREFILLS = (16, 32, 64, 65)  # tokens: products have a tile for each, and one for more
 _SEARCHES = (COUNT, MASS, DRAW)  # of every graph; a row makes those that it needs
 
 
