@@ -208,9 +208,11 @@ def launch_attention(
     whole = heads, kv, ints(2, 9), where[0], tiles, out
     triton_attention.attend_whole(*whole, window=window, scales=own)
     blocks = pool.movedim(2, 0).contiguous()
-    triton_blocks.gather(stored, ints(NUM_BLOCKS), blocks, scales)
-    triton_blocks.scatter(stored, ints(NUM_BLOCKS), blocks, scales)
+    addresses = torch.zeros(NUM_BLOCKS, dtype=torch.int64)
+    triton_blocks.gather(stored, ints(NUM_BLOCKS), addresses, dtype, scales)
+    triton_blocks.scatter(stored, ints(NUM_BLOCKS), addresses, dtype, scales)
     triton_blocks.checksums(blocks)
+    triton_blocks.collect(addresses, blocks)
 
 
 def launch_operations(dtype: torch.dtype) -> None:

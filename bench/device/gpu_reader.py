@@ -74,15 +74,17 @@ def main() -> None:
     dtype = getattr(torch, kv_format.dtype)
     kv = PagedKV(kv_format, memory["num_blocks"], device, dtype, has_triton=True, narrow=None)
     named = bytes.fromhex(memory["handle"]), bytes.fromhex(memory["mark"])
-    peer = PeerPages(kv.open_pages(2), *named, memory["num_bytes"])
+    peer = PeerPages(kv.open_pages(memory["num_blocks"]), *named, memory["num_bytes"])
     for line in sys.stdin:
         begun = time.perf_counter()
-        for place, (offset, checksum) in enumerate(json.loads(line)):
-            page = peer.copy(offset)
-            if not isinstance(page, DevicePage):
-                raise RuntimeError("no page is free")
-            kv.admit_page(place, page, checksum)
+        offsets, checksums = zip(*json.loads(line), strict=True)
+        copies = [peer.copy(offset) for offset in offsets]
+        pages = [copy for copy in copies if isinstance(copy, DevicePage)]
+        if len(pages) < len(copies):
+            raise RuntimeError("no page is free")
+        kv.admit_pages(range(len(pages)), pages, checksums)
         torch.cuda.synchronize(device)
+        del copies, pages
         print(time.perf_counter() - begun, flush=True)
     peer.close()
     kv.close()

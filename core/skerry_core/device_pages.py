@@ -14,7 +14,7 @@ from __future__ import annotations
 import secrets
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol
+from typing import Protocol
 
 HANDLE_BYTES = 64
 MARK_BYTES = 16
@@ -38,7 +38,8 @@ class Device(Protocol):
         ...
 
     def copy(self, target: int, source: int, num_bytes: int) -> None:
-        """Return what is in a page: in a page of one's own, or on the host when none is free."""
+        """Copy bytes from one address to another, either of which may be the host's; done when this
+        returns."""
         ...
 
     def read(self, source: int, num_bytes: int) -> bytearray:
@@ -47,10 +48,6 @@ class Device(Protocol):
 
     def write(self, target: int, data: bytes) -> None:
         """Overwrite memory with bytes of the host; done when this returns."""
-        ...
-
-    def view(self, address: int, num_bytes: int) -> Any:
-        """Return u8[num_bytes] in place, as something that Torch makes a tensor of."""
         ...
 
 
@@ -105,20 +102,16 @@ class DevicePage:
         return self._pages.page_bytes
 
     @property
-    def view(self) -> Any:
-        """Return u8[n], see `Device.view`; not to outlive the page."""
-        return self._pages.device.view(self._address, len(self))
+    def address(self) -> int:
+        """Return where it lies on the device; not to outlive the page."""
+        return self._pages.address + self.offset
 
     def fill(self, source: int) -> None:
         """Copy a page from an address of a device."""
-        self._pages.device.copy(self._address, source, len(self))
+        self._pages.device.copy(self.address, source, len(self))
 
     def to_host(self) -> bytearray:
-        return self._pages.device.read(self._address, len(self))
-
-    @property
-    def _address(self) -> int:
-        return self._pages.address + self.offset
+        return self._pages.device.read(self.address, len(self))
 
 
 class PeerPages:

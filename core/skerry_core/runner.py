@@ -164,9 +164,11 @@ class PageMover(Protocol):
         """Copy each block into a page, whole when this returns; return their checksums."""
         ...
 
-    def admit_page(self, block: int, page: DevicePage, checksum: int) -> None:
-        """Overwrite a block from a page, which need not last longer than the call. Raises
-        KVChecksumError, and overwrites nothing, when it has another checksum."""
+    def admit_pages(
+        self, blocks: Sequence[int], pages: Sequence[DevicePage], checksums: Sequence[int]
+    ) -> None:
+        """Overwrite each block from a page, which need not last longer than the call. Raises
+        KVChecksumError, and overwrites nothing, when any has another checksum."""
         ...
 
 

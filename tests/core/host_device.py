@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from ctypes import addressof, c_char, c_ubyte
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,8 @@ class HostDriver:
         self.exports, self.opens = exports, opens  # whether there are handles, and they can be used
         self.allocated: dict[int, tuple[int, mmap.mmap]] = {}  # file and memory by address
         self.opened: dict[int, mmap.mmap] = {}
+        self.events = set[int]()
+        self._numbers = count(1)
         self._thread = threading.local()
 
     def __del__(self) -> None:
@@ -122,12 +125,24 @@ class HostDriver:
     def cuIpcCloseMemHandle(self, address: Any) -> int:
         return INVALID_VALUE if self.opened.pop(address.value, None) is None else SUCCESS
 
+    def cuEventCreate(self, out: Any, flags: Any) -> int:
+        out._obj.value = next(self._numbers)
+        self.events.add(out._obj.value)
+        return SUCCESS if flags.value & 1 else INVALID_VALUE  # waiting for it takes no core
+
+    def cuEventRecord(self, event: Any, stream: Any) -> int:
+        return SUCCESS if event.value in self.events and stream.value == 2 else INVALID_HANDLE
+
+    def cuEventSynchronize(self, event: Any) -> int:
+        return SUCCESS if event.value in self.events else INVALID_HANDLE
+
+    def cuEventDestroy_v2(self, event: Any) -> int:
+        self.events.remove(event.value)
+        return SUCCESS
+
     def cuMemcpyAsync(self, target: Any, source: Any, size: Any, stream: Any) -> int:
         ctypes.memmove(target.value, source.value, size.value)
         return SUCCESS if self._has_context and stream.value == 2 else INVALID_CONTEXT
-
-    def cuStreamSynchronize(self, stream: Any) -> int:
-        return SUCCESS
 
 
 class HostDevice(CudaDevice):
@@ -143,10 +158,11 @@ class HostDevice(CudaDevice):
         super().copy(target, source, num_bytes)
         if self.spoils and num_bytes > MARK_BYTES:
             self.spoils -= 1
-            self.view(target, num_bytes)[77] ^= 4
+            bytes_at(target, num_bytes)[77] ^= 4
 
-    def view(self, address: int, num_bytes: int) -> np.ndarray:
-        return np.frombuffer(memoryview((c_ubyte * num_bytes).from_address(address)), np.uint8)
+
+def bytes_at(address: int, num_bytes: int) -> np.ndarray:
+    return np.frombuffer(memoryview((c_ubyte * num_bytes).from_address(address)), np.uint8)
 
 
 class DeviceToyRunner(ToyRunner):
@@ -156,6 +172,7 @@ class DeviceToyRunner(ToyRunner):
         super().__init__(**options)
         self.device = device
         self.num_exported = self.num_admitted = 0  # pages
+        self.admissions = list[int]()  # pages of each call
 
     def open_pages(self, count: int) -> DevicePages:
         return DevicePages(self.device, self.kv_format.block_bytes, count)
@@ -163,15 +180,20 @@ class DeviceToyRunner(ToyRunner):
     def export_pages(self, blocks: Sequence[int], pages: Sequence[DevicePage]) -> Checksums:
         data = np.stack([self.export_block(block) for block in blocks])
         for page, each in zip(pages, data, strict=True):
-            page.view[...] = each.reshape(-1).view(np.uint8)
+            bytes_at(page.address, len(page))[...] = each.reshape(-1).view(np.uint8)
         self.num_exported += len(pages)
         return page_checksums(data)
 
-    def admit_page(self, block: int, page: DevicePage, checksum: int) -> None:
-        data = page.view.view(kv_dtype(self.kv_format.dtype)).reshape(self.kv_format.shape)
-        check_pages([checksum], page_checksums(data[None]))
-        self.admit_block(block, data)
-        self.num_admitted += 1
+    def admit_pages(
+        self, blocks: Sequence[int], pages: Sequence[DevicePage], checksums: Sequence[int]
+    ) -> None:
+        self.admissions.append(len(pages))
+        raw = np.stack([bytes_at(page.address, len(page)) for page in pages])
+        data = raw.view(kv_dtype(self.kv_format.dtype)).reshape(-1, *self.kv_format.shape)
+        check_pages(checksums, page_checksums(data))
+        for block, each in zip(blocks, data, strict=True):
+            self.admit_block(block, each)
+        self.num_admitted += len(pages)
 
 
 def main(handle: str, mark: str, num_bytes: str, page_bytes: str, offset: str) -> None:

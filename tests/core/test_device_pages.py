@@ -17,7 +17,7 @@ from bench.subjects.requests import SamplingParams
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.engine.test_handover import VOCABULARY, oracle, request, run, toy_engine
-from tests.core.host_device import DeviceToyRunner, HostDevice, HostDriver
+from tests.core.host_device import DeviceToyRunner, HostDevice, HostDriver, bytes_at
 
 from skerry_core.config import EngineConfig
 from skerry_core.device_pages import FIRST_PAGE, HANDLE_BYTES, DevicePage, DevicePages, PeerPages
@@ -34,7 +34,7 @@ def content(number: int) -> bytes:
 
 def filled(pages: DevicePages, number: int) -> DevicePage:
     (page,) = pages.take(1)
-    page.view[...] = np.frombuffer(content(number), np.uint8)
+    bytes_at(page.address, len(page))[...] = np.frombuffer(content(number), np.uint8)
     return page
 
 
@@ -140,11 +140,6 @@ def test_a_device_that_is_not_there() -> None:
         CudaDevice(1, HostDriver())
 
 
-def test_memory_is_told_to_torch_where_it_is() -> None:
-    told = CudaDevice(0, HostDriver()).view(4096, 100).__cuda_array_interface__
-    assert told == {"version": 3, "typestr": "|u1", "shape": (100,), "data": (4096, False)}
-
-
 # --- between engines -----------------------------------------------------------------------------
 
 
@@ -188,6 +183,7 @@ def test_blocks_stay_on_the_device_while_there_are_pages(count: int) -> None:
     assert answered(engine, first, kv)
     assert steps == [1] * 19
     assert runner.num_admitted == min(count, 4)
+    assert runner.admissions == {1: [1], 3: [3], 8: [3, 1]}[count]  # full blocks at once
     assert pages.num_free == count
 
 
@@ -208,7 +204,7 @@ def test_a_spoilt_page_is_computed_again(wrong: int, caplog: pytest.LogCaptureFi
     first, kv = prefilled(lambda: pages)
     page = kv[wrong].data
     assert isinstance(page, DevicePage)
-    page.view[77] ^= 4
+    bytes_at(page.address, len(page))[77] ^= 4
     del page
     engine, _, steps = engine_on(HostDevice())
     assert answered(engine, first, kv)

@@ -9,18 +9,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import groupby
 
 import numpy as np
 
 from skerry_core.blocks import BlockPool, Digest
 from skerry_core.config import BLOCK_SIZE
+from skerry_core.device_pages import DevicePage
 from skerry_core.engine.sequence import Sequence
 from skerry_core.engine.step_plan import PlannedRow
-from skerry_core.kv.canonical import admit, adopt_block, converted, export_blocks
+from skerry_core.kv.canonical import admit, adopt_block, adopt_pages, converted, export_blocks
 from skerry_core.names import BlockNames
 from skerry_core.page_checksums import KVChecksumError
 from skerry_core.request import KVBlock, Request
-from skerry_core.runner import ModelRunner
+from skerry_core.runner import ModelRunner, PageMover
 
 logger = logging.getLogger(__name__)
 
@@ -58,16 +60,20 @@ class KVExchange:
 
         Blocks that do not fit, by space, shape or the range of their dtype, or that were spoilt on
         their way, are computed again. None of them pushes out another, or what stands before it in
-        the prompt.
+        the prompt. Those in pages of the device are written at once.
         """
         target = self._runner.kv_format.dtype
         held = self._pool.acquire(names)
         try:
-            for block in blocks:
-                if block.num_tokens < BLOCK_SIZE:
-                    return converted(block, target)
-                if adopt_block(self._runner, self._pool, block):
-                    held += self._pool.acquire([block.digest])
+            for in_pages, together in groupby(blocks, self._takes_page):
+                if in_pages:
+                    self._adopt_pages(list(together), held)
+                    continue
+                for block in together:
+                    if block.num_tokens < BLOCK_SIZE:
+                        return converted(block, target)
+                    if adopt_block(self._runner, self._pool, block):
+                        held += self._pool.acquire([block.digest])
         except KVChecksumError as error:
             logger.warning("KV that was handed over is not taken: %s", error)
         except ValueError:  # KVRangeError among others
@@ -75,6 +81,27 @@ class KVExchange:
         finally:
             self._pool.release(held)
         return None
+
+    def _takes_page(self, block: KVBlock) -> bool:
+        """Return whether a full block is in a page that the runner can read."""
+        return (
+            block.num_tokens == BLOCK_SIZE
+            and isinstance(block.data, DevicePage)
+            and block.checksum is not None
+            and block.dtype == self._runner.kv_format.dtype
+            and isinstance(self._runner, PageMover)
+        )
+
+    def _adopt_pages(self, blocks: list[KVBlock], held: list[int]) -> None:
+        """Adopt blocks in pages, up to the first that was spoilt; they join `held`. Raises
+        KVChecksumError."""
+        assert isinstance(self._runner, PageMover)
+        try:
+            held += self._pool.acquire(adopt_pages(self._runner, self._pool, blocks))
+        except KVChecksumError:
+            for block in blocks if len(blocks) > 1 else ():
+                self._adopt_pages([block], held)
+            raise
 
     def write_tail(self, sequence: Sequence) -> bool:
         """Put an open block where its sequence, admitted in this step, goes on from. False: it was

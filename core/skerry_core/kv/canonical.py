@@ -125,7 +125,7 @@ def admit(runner: ModelRunner, place: int, block: KVBlock) -> None:
     if isinstance(block.data, DevicePage):
         if not isinstance(runner, PageMover) or block.checksum is None:
             raise ValueError("a block on a device, for a runner elsewhere or without its checksum")
-        runner.admit_page(place, block.data, block.checksum)
+        runner.admit_pages([place], [block.data], [block.checksum])
         return
     if block.checksum is None:
         runner.admit_block(place, block.data)
@@ -161,3 +161,21 @@ def adopt_block(runner: ModelRunner, pool: BlockPool, block: KVBlock) -> bool:
     finally:
         pool.release(places)
     return True
+
+
+def adopt_pages(runner: PageMover, pool: BlockPool, blocks: Sequence[KVBlock]) -> list[Digest]:
+    """Do as `adopt_block` does with blocks of different names whose data and checksums came in
+    pages, all at once; return the names of those that there is room for."""
+    wanted = [block for block in blocks if not pool.match([block.digest])][: pool.num_idle]
+    places = pool.allocate(len(wanted))
+    try:
+        runner.admit_pages(
+            places,
+            [block.data for block in wanted if isinstance(block.data, DevicePage)],
+            [block.checksum for block in wanted if block.checksum is not None],
+        )
+        for place, block in zip(places, wanted, strict=True):
+            pool.seal(place, block.digest)
+    finally:
+        pool.release(places)
+    return [block.digest for block in wanted]

@@ -154,10 +154,17 @@ def test_keys_and_values_in_eight_bits_are_shares_of_the_largest_of_each_head(
 # --- blocks --------------------------------------------------------------------------------------
 
 
+def where(blocks: Tensor) -> Tensor:
+    return torch.from_numpy(triton_blocks.addresses_of(blocks)).to(DEVICE)
+
+
 def check_checksums(blocks: Tensor, gathered: Tensor) -> None:
     """Those of a gather, and of what has arrived, are NumPy's."""
     expected = page_checksums(blocks.cpu().view(torch.int16).numpy())
-    for sums in (gathered, triton_blocks.checksums(blocks)):
+    collected = torch.empty_like(blocks)
+    sums_of_collected = triton_blocks.collect(where(blocks), collected)
+    assert torch.equal(collected, blocks)
+    for sums in (gathered, triton_blocks.checksums(blocks), sums_of_collected):
         np.testing.assert_array_equal(sums.cpu().numpy().view(np.uint64), expected)
 
 
@@ -175,13 +182,13 @@ def test_blocks_leave_and_come_back(
     pool = random(layers, 2, 6, kv_heads, 64, width, dtype=dtype)
     index = torch.tensor(blocks, dtype=torch.int32, device=DEVICE)
     told = torch.empty(len(blocks), layers, 2, kv_heads, 64, width, dtype=dtype, device=DEVICE)
-    sums = triton_blocks.gather(pool, index, told)
+    sums = triton_blocks.gather(pool, index, where(told), dtype)
     expected = pool[:, :, blocks].movedim(2, 0)
     assert torch.equal(told, expected)
     check_checksums(told, sums)
     other = random(layers, 2, 6, kv_heads, 64, width, dtype=dtype, seed=1)
     kept = other.clone()
-    triton_blocks.scatter(other, index, told)
+    triton_blocks.scatter(other, index, where(told), dtype)
     kept[:, :, blocks] = pool[:, :, blocks]
     assert torch.equal(other, kept)
 
@@ -199,9 +206,9 @@ def test_blocks_in_eight_bits_are_told_in_the_other_dtype(
     scales = torch.zeros(pool.shape[:-1], device=DEVICE)
     index = torch.tensor(blocks, dtype=torch.int32, device=DEVICE)
     data = (2 * eighths(dtype, len(blocks), layers, 2, kv_heads, 64, width)).half()
-    triton_blocks.scatter(pool, index, data, scales)
+    triton_blocks.scatter(pool, index, where(data), data.dtype, scales)
     told = torch.empty_like(data)
-    sums = triton_blocks.gather(pool, index, told, scales)
+    sums = triton_blocks.gather(pool, index, where(told), told.dtype, scales)
     assert torch.equal(told, data)
     check_checksums(told, sums)
     assert (scales[:, :, blocks] == 2).all()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from bench.subjects.samples import samples_of
-from tests.core.host_device import HostDevice
+from tests.core.host_device import HostDevice, bytes_at
 from tests.core.paged_kv import DEVICE
 from tests.core.random_models import (
     quantize_matrices,
@@ -100,11 +100,14 @@ def test_blocks_cross_in_pages(models: dict[str, Path]) -> None:
     told = runner.export_pages([5, 0, 3], taken)
     np.testing.assert_array_equal(told, checksums)
     assert [page.to_host() for page in taken] == [block.tobytes() for block in data]
-    runner.admit_page(8, taken[1], int(told[1]))
-    taken[2].view[3000] ^= 16
-    with pytest.raises(KVChecksumError, match="1 of 1 KV blocks"):
-        runner.admit_page(8, taken[2], int(told[2]))
-    np.testing.assert_array_equal(runner.export_block(8), data[1])
+    runner.admit_pages([8, 7], taken[1:], told[1:].tolist())
+    np.testing.assert_array_equal(runner.export_blocks([8, 7])[0], data[1:])
+    bytes_at(taken[2].address, len(taken[2]))[3000] ^= 16
+    with pytest.raises(KVChecksumError, match="1 of 2 KV blocks"):
+        runner.admit_pages([7, 8], taken[1:], told[1:].tolist())
+    np.testing.assert_array_equal(runner.export_blocks([8, 7])[0], data[1:])
+    with pytest.raises(ValueError, match="1 blocks in 2 pages"):
+        runner.export_pages([5], taken[1:])
     with pytest.raises(OSError, match="KV is not moved by kernels of a CUDA device"):
         runner.open_pages(1)
 

@@ -13,7 +13,7 @@ import pytest
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.core.host_device import DeviceToyRunner, HostDevice, HostDriver
+from tests.core.host_device import DeviceToyRunner, HostDevice, HostDriver, bytes_at
 from tests.regions.kv.test_transfer_link import (
     BLOCK,
     COUNT,
@@ -81,7 +81,7 @@ def paged(pages: DevicePages, number: int) -> tuple[bytes, DevicePage, int]:
     """A block as an engine seals it: its name, its page and its checksum."""
     data = np.frombuffer(block(number), np.uint8)
     (page,) = pages.take(1)
-    page.view[...] = data
+    bytes_at(page.address, len(page))[...] = data
     return digest(number), page, int(page_checksums(data[None])[0])
 
 

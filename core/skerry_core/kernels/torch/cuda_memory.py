@@ -17,21 +17,13 @@ from skerry_core.device_pages import HANDLE_BYTES
 
 _LAZY_PEER_ACCESS = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS: memory of another device too
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: not ordered with the default stream, where steps run
+_BLOCKING = 1 | 2  # CU_EVENT_BLOCKING_SYNC, which takes no core, and _DISABLE_TIMING
 _FIRST = -1  # priority: before the steps' kernels
 _GRANULE = 2 << 20  # bytes: who opens memory opens all that shares one with it
 
 
 class _Handle(ctypes.Structure):
     _fields_ = [("reserved", ctypes.c_ubyte * HANDLE_BYTES)]
-
-
-class _Array:
-    """u8[n] at an address of a device."""
-
-    def __init__(self, address: int, num_bytes: int) -> None:
-        self.__cuda_array_interface__ = {
-            "version": 3, "typestr": "|u1", "shape": (num_bytes,), "data": (address, False),
-        }  # fmt: skip
 
 
 class CudaDevice:
@@ -78,12 +70,18 @@ class CudaDevice:
             self._call("cuIpcCloseMemHandle", c_uint64(address))
 
     def copy(self, target: int, source: int, num_bytes: int) -> None:
+        done = c_void_p()
         with self._current():
-            self._call(
-                "cuMemcpyAsync", c_uint64(target), c_uint64(source), c_size_t(num_bytes),
-                self._stream,
-            )  # fmt: skip
-            self._call("cuStreamSynchronize", self._stream)
+            self._call("cuEventCreate", byref(done), c_uint(_BLOCKING))
+            try:
+                self._call(
+                    "cuMemcpyAsync", c_uint64(target), c_uint64(source), c_size_t(num_bytes),
+                    self._stream,
+                )  # fmt: skip
+                self._call("cuEventRecord", done, self._stream)
+                self._call("cuEventSynchronize", done)
+            finally:
+                self._call("cuEventDestroy_v2", done)
 
     def read(self, source: int, num_bytes: int) -> bytearray:
         data = bytearray(num_bytes)
@@ -93,9 +91,6 @@ class CudaDevice:
     def write(self, target: int, data: bytes) -> None:
         held = bytearray(data)
         self.copy(target, addressof(c_char.from_buffer(held)), len(held))
-
-    def view(self, address: int, num_bytes: int) -> Any:
-        return _Array(address, num_bytes)
 
     @contextmanager
     def _current(self) -> Generator[None]:

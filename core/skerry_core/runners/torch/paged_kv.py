@@ -59,8 +59,15 @@ class PagedKV:
         """Copy blocks to canonical form, [n, *kv_format.shape]; with Triton's kernels return their
         checksums too. Raises ValueError."""
         with self._exporting(blocks):
-            host, *sums = HostFetch(self._gathered(blocks)).wait()
-        return self._bits(host), sums[0].numpy().view(np.uint64) if sums else None
+            if not self._has_triton:
+                (host,) = HostFetch([self.kv[:, :, list(blocks)].movedim(2, 0)]).wait()
+                return self._bits(host.contiguous()), None
+            from skerry_core.kernels.triton.blocks import addresses_of
+
+            shape = (len(blocks), *self._format.shape)
+            data = torch.empty(shape, dtype=self._dtype, device=self.kv.device)
+            host, sums = HostFetch([data, self._gather(blocks, addresses_of(data))]).wait()
+        return self._bits(host), sums.numpy().view(np.uint64)
 
     def admit_blocks(
         self,
@@ -90,36 +97,32 @@ class PagedKV:
 
     def export_pages(self, blocks: Sequence[int], pages: Sequence[DevicePage]) -> Checksums:
         """Copy blocks in canonical form into pages, which are whole when this returns; return
-        their checksums. Raises ValueError."""
-        from skerry_core.kernels.triton import blocks as triton_blocks
-
+        their checksums: all in one launch. Raises ValueError."""
         with self._exporting(blocks):
-            indices = send([np.array([block], np.int32) for block in blocks], self.kv.device)
-            sums = [
-                triton_blocks.gather(self.kv, index, self._values(page), self.scales)
-                for index, page in zip(indices, pages, strict=True)
-            ]
-            (host,) = HostFetch([torch.cat(sums)]).wait()
+            (host,) = HostFetch([self._gather(blocks, _addresses(blocks, pages))]).wait()
         checksums: Checksums = host.numpy().view(np.uint64)
         return checksums
 
-    def admit_page(self, block: int, page: DevicePage, checksum: int) -> None:
-        """Overwrite a block from a page, which may be used again when this returns. Raises
-        ValueError, or KVChecksumError."""
-        check_block(block, self.num_blocks)
+    def admit_pages(
+        self, blocks: Sequence[int], pages: Sequence[DevicePage], checksums: Sequence[int]
+    ) -> None:
+        """Overwrite blocks from pages, which may be used again when this returns, all or none.
+        Raises ValueError, or KVChecksumError."""
+        from skerry_core.kernels.triton import blocks as triton_blocks
+
+        for block in blocks:
+            check_block(block, self.num_blocks)
         with self._beside_steps():
-            arrived = self._values(page).clone()
-            check_pages([checksum], self._checksums(arrived))
-        self._write([block], arrived)
+            (where,) = send([_addresses(blocks, pages)], self.kv.device)
+            shape = (len(blocks), *self._format.shape)
+            arrived = torch.empty(shape, dtype=self._dtype, device=self.kv.device)
+            (sums,) = HostFetch([triton_blocks.collect(where, arrived)]).wait()
+            check_pages(checksums, sums.numpy().view(np.uint64))
+        self._write(blocks, arrived)
 
     def close(self) -> None:
         """End the threads that bring blocks here."""
         self._streamer.close()
-
-    def _values(self, page: DevicePage) -> Tensor:
-        """Return what is in a page, [1, *kv_format.shape], in place."""
-        raw = torch.as_tensor(page.view, device=self.kv.device)
-        return raw.view(self._dtype).view(1, *self._format.shape)
 
     def _exporting(self, blocks: Sequence[int]) -> AbstractContextManager[object]:
         """Work beside the steps, after what was admitted. Raises ValueError."""
@@ -156,15 +159,12 @@ class PagedKV:
         is_bfloat16 = self._dtype is torch.bfloat16
         return (host.view(torch.uint16) if is_bfloat16 else host).numpy()
 
-    def _gathered(self, blocks: Sequence[int]) -> list[Tensor]:
-        """Return the blocks, and perhaps their checksums."""
-        if not self._has_triton:
-            return [self.kv[:, :, list(blocks)].movedim(2, 0).contiguous()]
+    def _gather(self, blocks: Sequence[int], addresses: NDArray[np.int64]) -> Tensor:
+        """Copy blocks to addresses i64[n]; return their checksums."""
         from skerry_core.kernels.triton import blocks as triton_blocks
 
-        shape = (len(blocks), *self._format.shape)
-        data = torch.empty(shape, dtype=self._dtype, device=self.kv.device)
-        return [data, triton_blocks.gather(self.kv, self._index(blocks), data, self.scales)]
+        index, where = send([np.array(blocks, np.int32), addresses], self.kv.device)
+        return triton_blocks.gather(self.kv, index, where, self._dtype, self.scales)
 
     def _scatter(self, blocks: Sequence[int], data: Tensor) -> None:
         if not self._has_triton:
@@ -172,10 +172,16 @@ class PagedKV:
             return
         from skerry_core.kernels.triton import blocks as triton_blocks
 
-        triton_blocks.scatter(self.kv, self._index(blocks), data, self.scales)
+        addresses = triton_blocks.addresses_of(data)
+        index, where = send([np.array(blocks, np.int32), addresses], self.kv.device)
+        triton_blocks.scatter(self.kv, index, where, self._dtype, self.scales)
 
-    def _index(self, blocks: Sequence[int]) -> Tensor:
-        return send([np.array(blocks, np.int32)], self.kv.device)[0]
+
+def _addresses(blocks: Sequence[int], pages: Sequence[DevicePage]) -> NDArray[np.int64]:
+    """Return where pages lie, one for each block. Raises ValueError."""
+    if len(blocks) != len(pages):
+        raise ValueError(f"{len(blocks)} blocks in {len(pages)} pages")
+    return np.array([page.address for page in pages], np.int64)
 
 
 def check_narrow(

@@ -243,9 +243,11 @@ class TorchRunner:
         return self._kv.export_pages(blocks, pages)
 
     @torch.inference_mode()
-    def admit_page(self, block: int, page: DevicePage, checksum: int) -> None:
-        """See `PageMover`."""
-        self._kv.admit_page(block, page, checksum)
+    def admit_pages(
+        self, blocks: Sequence[int], pages: Sequence[DevicePage], checksums: Sequence[int]
+    ) -> None:
+        """See `PageMover`; the device is waited for once."""
+        self._kv.admit_pages(blocks, pages, checksums)
 
     def close(self) -> None:
         self._kv.close()
