@@ -161,7 +161,7 @@ def phase_tables(path: Path, folder: Path) -> list[Table]:
         path, num_blocks=most, max_step_tokens=most, threads=1, cache_dir=folder
     )
     runner.warm_up(lambda _what, _share: None)
-    bandwidth = max(machine.read_rate(runner._packed.data, 1) for _ in range(3))
+    bandwidth = max(machine.read_rate(runner._packed.mapped[0], 1) for _ in range(3))
     tables = []
     for rows, tokens in PROFILED:
         batch = profile_step.make_batch(runner, rows, CONTEXT + tokens, tokens)

@@ -93,7 +93,8 @@ class Bench:
 
     def read_weights(self) -> float:
         """1e9 bytes per second of reading the packed weights through: the better of two times."""
-        return max(machine.read_rate(self.runner._packed.data, self._threads) for _ in range(2))
+        (weights,) = self.runner._packed.mapped
+        return max(machine.read_rate(weights, self._threads) for _ in range(2))
 
     def decode_shared(
         self, prompts: list[list[int]], steps: int, sampling: str

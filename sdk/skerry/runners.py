@@ -55,6 +55,7 @@ RUNNERS: dict[RunnerName, RunnerKind] = {
         extra="core",
         floats=("keep", "q8_0", "q4_1", "q4_0"),
         axes=("pipeline",),
+        opens_divided="skerry_core.runners.pipeline.pipeline_runner:PipelineRunner",
     ),
     "torch": _TORCH,
     "torch-deterministic": replace(_TORCH, options={"deterministic": True}),

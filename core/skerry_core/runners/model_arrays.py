@@ -21,6 +21,7 @@ _NORMS = {  # field of LAYER: tensor
     "ffn_post_norm": "post_ffw_norm",
 }
 _NOTHING = np.empty(0, np.float32)
+_NO_MATRIX = np.empty(0, MATRIX)
 
 
 def model_arrays(packed: PackedModel, num_blocks: int) -> ModelArrays:
@@ -45,8 +46,12 @@ def model_arrays(packed: PackedModel, num_blocks: int) -> ModelArrays:
     return ModelArrays(
         layers=layers,
         matrices=_matrices(packed),
-        embedding=_matrix(packed, EMBEDDING),
-        head=_matrix(packed, EMBEDDING if config.tied_embeddings else HEAD),
+        embedding=_matrix(packed, EMBEDDING) if packed.stage.is_first else _NO_MATRIX,
+        head=(
+            _matrix(packed, EMBEDDING if config.tied_embeddings else HEAD)
+            if packed.stage.is_last
+            else _NO_MATRIX
+        ),
         norms=norms,
         biases=_by_layer(packed, *(f"attn_{part}.bias" for part in "qkv")),
         head_norms=_by_layer(packed, "attn_q_norm.weight", "attn_k_norm.weight"),
@@ -57,7 +62,7 @@ def model_arrays(packed: PackedModel, num_blocks: int) -> ModelArrays:
 
 
 def _matrix(packed: PackedModel, name: str) -> NDArray[np.void]:
-    return matrix_record(packed.layouts[name], address(packed.data) + packed.offsets[name])
+    return matrix_record(packed.layouts[name], address(packed.tensors[name]))
 
 
 def _matrices(packed: PackedModel) -> NDArray[np.void]:
@@ -84,10 +89,12 @@ def _layers(packed: PackedModel) -> tuple[NDArray[np.void], NDArray[np.float32]]
         layers[index]["has_experts"] = layer.has_experts
         for field, name in _NORMS.items():
             tensor = layer_tensor(index, name)
-            layers[index][field] = len(norms) if tensor in packed.vector_sizes else -1
-            if tensor in packed.vector_sizes:
+            layers[index][field] = len(norms) if tensor in packed.tensors else -1
+            if tensor in packed.tensors:
                 norms.append(packed.vector(tensor))
-    return layers, np.stack([*norms, packed.vector(FINAL_NORM)])
+    if packed.stage.is_last:
+        norms.append(packed.vector(FINAL_NORM))
+    return layers, np.stack(norms) if norms else _NOTHING
 
 
 def _by_layer(packed: PackedModel, *names: str) -> NDArray[np.float32]:
@@ -98,12 +105,10 @@ def _by_layer(packed: PackedModel, *names: str) -> NDArray[np.float32]:
     rows = [
         np.concatenate([packed.vector(name) for name in each])
         for each in tensors
-        if each[0] in packed.vector_sizes
+        if each[0] in packed.tensors
     ]
     if not rows:
         return _NOTHING
     present = iter(rows)
     nothing = np.zeros_like(rows[0])
-    return np.stack(
-        [next(present) if each[0] in packed.vector_sizes else nothing for each in tensors]
-    )
+    return np.stack([next(present) if each[0] in packed.tensors else nothing for each in tensors])

@@ -20,8 +20,9 @@ from skerry_core.kernels.cpu.step_memory import StepMemory
 from skerry_core.kernels.simd import threads as team
 from skerry_core.kernels.simd.memory import address
 from skerry_core.kernels.simd.targets import Target, choose_target, name_of
+from skerry_core.models.stages import ModelStage
 from skerry_core.runner import Progress, RunnerSetup
-from skerry_core.runners.checks import check_batch, check_block, check_block_data
+from skerry_core.runners.checks import check_batch, check_block, check_block_data, check_finite
 from skerry_core.runners.compilation import DECODER_KERNELS, kernel_version, link
 from skerry_core.runners.kernel_cache import load_kernels
 from skerry_core.runners.model_arrays import model_arrays
@@ -67,6 +68,7 @@ class NumbaRunner:
         self.max_step_tokens = max_step_tokens
         self.max_samples = max_samples
         self.numeric_build = _numeric_build(packed, self.kv_format)
+        self.stage = packed.stage
         self._packed = packed
         self._target = target
         self._sync = team.make_sync(threads)
@@ -79,7 +81,7 @@ class NumbaRunner:
             num_threads=threads,
             num_blocks=num_blocks,
             max_step_tokens=max_step_tokens,
-            max_samples=max_samples,
+            max_samples=max_samples if packed.stage.is_last else 1,  # no other has logits
         )
         self._page_ahead = PageAhead(self._step.kv)
         self._num_used = 0  # blocks, from the first one on
@@ -100,9 +102,11 @@ class NumbaRunner:
         cache_dir: Path,
         target: str | None = None,
         floats: str | None = None,
+        stage: ModelStage | None = None,
         progress: Progress = lambda message, share: None,
     ) -> NumbaRunner:
-        """Load a model from a weight file; packed weights and compiled code go to `cache_dir`.
+        """Load a model, or a stage of it alone, from a weight file; packed weights and compiled
+        code go to `cache_dir`.
 
         `floats` says in what matrices of floats are kept ("keep", "q8_0", "q4_1", "q4_0"); by
         default those of safetensors as Q8_0. `target` names a kind of CPU (`targets.TARGETS`), the
@@ -122,6 +126,7 @@ class NumbaRunner:
                 weights,
                 group_rows=chosen.rows,
                 floats=floats,
+                stage=stage,
                 cache_dir=cache_dir,
                 progress=packing,
             )
@@ -169,10 +174,22 @@ class NumbaRunner:
 
     def execute(self, batch: ForwardBatch) -> StepResult:
         """Run one step; see `ModelRunner`. Raises ValueError for a batch beyond its sizes."""
+        return self.advance(batch, None)
+
+    def hidden(self, count: int) -> Float32:
+        """Return the hidden rows of the last step's first tokens, f32[count, hidden]: what the next
+        stage goes on from. Valid until the next step."""
+        return self._step.hidden[:count]
+
+    def advance(self, batch: ForwardBatch, hidden: Float32 | None) -> StepResult:
+        """Run one step of the stage, from the rows of the stage before, f32[T, hidden]; of a first
+        stage None. A batch for a stage that is not last samples nothing."""
         if self._is_closed or not self._step.record["matmul"]:
             self.warm_up(lambda message, share: None)
         check_batch(batch, self)
         self._will_use(int(batch.block_tables.max()))
+        if hidden is not None:
+            self._step.hidden[: len(hidden)] = hidden
         result = self._step.set_batch(batch)
         self._num_sampled = len(batch.sample_tokens)
         if len(self._step.threads) == 1:  # a team of one has no thread to wake, or to do without
@@ -199,8 +216,7 @@ class NumbaRunner:
     def admit_block(self, block: int, data: NDArray[np.generic]) -> None:
         """See `ModelRunner`. Raises ValueError also for values that are not finite."""
         check_block_data(data, self.kv_format)
-        if (data.view(np.uint16) & 0x7C00 == 0x7C00).any():  # faster than isfinite on halves
-            raise ValueError("a block of KV must be finite")
+        check_finite(data)
         self._will_use(block)
         pages = self._pages(block)
         pages[:, 0] = data[:, 0].swapaxes(2, 3).reshape(pages[:, 0].shape)
@@ -238,6 +254,6 @@ class NumbaRunner:
 
 
 def _numeric_build(packed: PackedModel, kv_format: KVFormat) -> str:
-    """Name the build. The CPU's kind is not part of it: all kinds give the same bits."""
-    parts = ("numba", kernel_version(), *packed.formats, kv_format.dtype)
+    """Name the build. The CPU's kind is not part of it, nor are stages: all give the same bits."""
+    parts = ("numba", kernel_version(), *packed.all_formats, kv_format.dtype)
     return hashlib.blake2b(" ".join(parts).encode(), digest_size=16).hexdigest()

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
-from skerry_core.batch import ForwardBatch, SamplingBatch, StepResult
+from skerry_core.batch import Float32, ForwardBatch, SamplingBatch, StepResult
 from skerry_core.ranks import Part, RankLost
 from skerry_core.sampling import SAMPLE
 
@@ -38,6 +38,8 @@ class MessageKind(IntEnum):
     LOGITS = 7
     EXPORT = 8
     ADMIT = 9
+    SPEED = 10  # seconds that a byte of weights takes, of ranks of a pipeline from the sender's on
+    PLAN = 11  # layers at which the stages of a pipeline begin, of all but the first
 
 
 class _Head(Struct, frozen=True, array_like=True):
@@ -65,6 +67,9 @@ class RankMessage:
         self._parts = parts[1:]
         if len(self._parts) != len(self._shapes):
             raise RankLost(f"{len(self._shapes)} arrays were to come, {len(self._parts)} did")
+
+    def __len__(self) -> int:
+        return len(self._parts)
 
     def array(self, index: int, dtype: Any) -> Array:
         """Return an array, which may be written to. Raises RankLost for one of another size."""
@@ -101,11 +106,12 @@ _RESULT: dict[str, Any] = {
 _NO_FEEDS = np.zeros((0, 2), np.int32)
 
 
-def step_message(batch: ForwardBatch) -> list[Part]:
-    """Return a step for another rank."""
+def step_message(batch: ForwardBatch, *hidden: Float32) -> list[Part]:
+    """Return a step for another rank, and the hidden states of its tokens that it goes on from."""
     arrays = [np.asarray(getattr(batch, name), np.int32) for name in _BATCH]
     arrays += [np.asarray(getattr(batch.sampling, name)) for name in _SAMPLING]
-    return encode(MessageKind.STEP, [*arrays, _NO_FEEDS if batch.feeds is None else batch.feeds])
+    feeds = _NO_FEEDS if batch.feeds is None else batch.feeds
+    return encode(MessageKind.STEP, [*arrays, feeds, *hidden])
 
 
 def step_of(message: RankMessage) -> ForwardBatch:
@@ -114,6 +120,11 @@ def step_of(message: RankMessage) -> ForwardBatch:
     sampling = SamplingBatch(**dict(zip(_SAMPLING, arrays[len(_BATCH) : -1], strict=True)))
     fed = arrays[-1] if len(arrays[-1]) else None
     return ForwardBatch(**dict(zip(_BATCH, arrays, strict=False)), sampling=sampling, feeds=fed)
+
+
+def hidden_of(message: RankMessage) -> Float32:
+    """Return the hidden states that came with a step. Raises RankLost."""
+    return message.array(len(_BATCH) + len(_SAMPLING) + 1, np.float32)
 
 
 def result_message(result: StepResult) -> list[Part]:

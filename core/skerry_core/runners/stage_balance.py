@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from skerry_core.config import BLOCK_SIZE, ConfigError, KVFormat, ModelConfig
 
+EQUAL = 0.1  # share by which speeds may differ and be one: the next start is to cut alike
 ROWS, CONTEXT = 4, 16 * BLOCK_SIZE  # of a step whose bytes are counted; tokens of each row
 
 
@@ -52,6 +53,17 @@ def cut(
     for chosen in reversed(starts):
         cuts.append(chosen[cuts[-1]])
     return tuple(reversed(cuts[1:]))
+
+
+def alike(speeds: Sequence[float]) -> list[float]:
+    """Return speeds, those made one that are not EQUAL apart: what is measured differs a little
+    from start to start."""
+    order = sorted(range(len(speeds)), key=speeds.__getitem__)
+    same = list(speeds)
+    for slower, faster in pairwise(reversed(order)):
+        if same[slower] <= (1 + EQUAL) * speeds[faster]:
+            same[faster] = same[slower]
+    return same
 
 
 def kv_bytes(config: ModelConfig, layer: int) -> float:

@@ -103,7 +103,7 @@ def open_engine(
                 max_samples=options.streams,
                 host_blocks=options.host_blocks,
             ),
-            threads=threads,
+            threads=max(1, threads // parallel.num_ranks),
             cache_dir=cache_dir,
             progress=progress,
             floats=floats,

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from bench.subjects.requests import Request, SamplingParams
 from bench.subjects.samples import samples_of
+from tests.core.pipeline.stage_threads import open_pipeline
 from tests.core.random_models import (
     LLAMA3_JSON,
     alike,
@@ -122,6 +123,10 @@ def open_numba(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
     return NumbaRunner.open(weights, threads=1, cache_dir=CACHE, floats="keep", **sizes)
 
 
+def open_stages(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
+    return open_pipeline(weights, CACHE, 2, **sizes)
+
+
 def open_torch(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
     return TorchRunner.open(weights, threads=1, device="cpu", **sizes)
 
@@ -150,6 +155,7 @@ def open_jax(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
 KINDS = {
     "toy": Kind(open_toy, ("toy",), 1e-6, True),
     "numba": Kind(open_numba, tuple(MODELS), 5e-3, True),
+    "numba in stages": Kind(open_stages, ("smollm3", "qwen2"), 5e-3, True),
     "torch": Kind(open_torch, tuple(MODELS), 2e-5, False),
     "torch deterministic": Kind(open_deterministic_torch, tuple(MODELS), 2e-5, True),
     "jax": Kind(open_jax, tuple(MODELS), 2e-5, False),

@@ -23,6 +23,7 @@ from skerry.runners import RUNNERS, FloatsForm, KVForm, RunnerName
 from skerry_core.batch import ForwardBatch, StepResult
 from skerry_core.config import ConfigError, EngineConfig
 from skerry_core.engine.engine import Engine
+from skerry_core.runner import Progress
 from skerry_core.runners.toy import ToyRunner
 from skerry_regions.models.catalog import ModelFile, ModelSpec
 from skerry_regions.models.model_files import ModelFiles, digest
@@ -38,6 +39,7 @@ def opened(
     weights: Path,
     runner: RunnerName,
     floats: FloatsForm | None = None,
+    progress: Progress = lambda what, share: None,
     **said: Any,
 ) -> Engine:
     spec = ModelSpec(
@@ -56,7 +58,7 @@ def opened(
     said.setdefault("num_blocks", 24)
     return open_engine(
         spec, files, runner=runner, options=EngineOptions(**said), threads=1,
-        cache_dir=CACHE, floats=floats, progress=lambda what, share: None,
+        cache_dir=CACHE, floats=floats, progress=progress,
     )  # fmt: skip
 
 

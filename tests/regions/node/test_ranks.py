@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import os
+import queue
+import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.core.runners.runner_suite import (
+    CACHE,
+    answers_of,
+    requests_with_shared_prefix,
+    write_model,
+)
+from tests.regions.node.test_engines import opened
 
 from skerry.runners import MAX_RANKS, RUNNERS
 from skerry_core.config import ConfigError
+from skerry_core.engine.worker import Worker
 from skerry_core.ranks import Parallel, RankLost
 from skerry_core.runner import RunnerSetup, WantedSizes
+from skerry_core.worker_thread import WorkerStopped
 from skerry_regions.node.ranks.channel import AHEAD, MAX_PARTS, SocketChannel
 from skerry_regions.node.ranks.children import LocalRanks
 from skerry_regions.node.ranks.order import RankOrder, decode, encode
@@ -214,3 +229,94 @@ def test_a_topology_says_where_its_ranks_are_wrong(
 def test_one_rank_is_of_every_kind() -> None:
     for name in RUNNERS:
         assert EngineSpec(parallel=ParallelSpec()).parallel_mistake(name) is None
+
+
+# --- a model in processes ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model"), "llama")
+
+
+def ranks_of_this_process() -> list[int]:
+    """Pids of child processes that are ranks."""
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    lines = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
+    return [pid for pid, line in lines.items() if b"node.ranks.child" in line]
+
+
+def test_a_model_in_two_processes_answers_as_in_one(weights: Path) -> None:
+    whole, requests = opened(weights, "numba", floats="keep"), requests_with_shared_prefix()
+    expected = answers_of(whole, requests)
+    reported: list[str] = []
+    divided = opened(
+        weights, "numba", floats="keep", parallel=Parallel(pipeline=2),
+        progress=lambda what, share: reported.append(what),
+    )  # fmt: skip
+    assert divided.runner.numeric_build == whole.runner.numeric_build
+    assert answers_of(divided, requests) == expected
+    (pid,) = ranks_of_this_process()
+    divided.runner.close()
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
+    whole.runner.close()
+
+
+def test_a_rank_that_is_killed_fails_the_engine_at_once(weights: Path) -> None:
+    """Also one that has nothing to do."""
+    engine = opened(weights, "numba", floats="keep", parallel=Parallel(pipeline=2))
+    failures = queue.Queue[BaseException]()
+    worker = Worker(engine, deliver=lambda outputs: None, failed=failures.put)
+    worker.start()
+    (pid,) = ranks_of_this_process()
+    os.kill(pid, signal.SIGKILL)
+    error = failures.get(timeout=60)
+    assert isinstance(error, RankLost)
+    assert str(error) == "rank 1 is lost: the connection has ended"
+    with pytest.raises(WorkerStopped, match="the engine crashed"):
+        worker.submit(requests_with_shared_prefix()[0].sequence())
+    worker.close()
+
+
+def test_ranks_end_with_the_process_that_started_them(weights: Path) -> None:
+    """However it ends: here by SIGKILL."""
+    script = (
+        "import os, sys, time\n"
+        "from pathlib import Path\n"
+        "from skerry_core.ranks import Parallel\n"
+        "from skerry_core.runner import RunnerSetup, WantedSizes\n"
+        "from skerry_regions.node.ranks.children import LocalRanks\n"
+        "setup = RunnerSetup(weights=Path(sys.argv[1]), vocab_size=1, max_context=1, threads=1,\n"
+        "    sizes=WantedSizes(), cache_dir=Path(sys.argv[2]), progress=lambda *each: None,\n"
+        "    parallel=Parallel(pipeline=2), rank=1)\n"
+        "channel = LocalRanks('numba').start(setup)\n"
+        "channel.receive()\n"  # its speed
+        "print(Path(f'/proc/{os.getpid()}/task/{os.getpid()}/children').read_text(), flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    leader = subprocess.Popen(
+        [sys.executable, "-c", script, str(weights), str(CACHE)],
+        stdout=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )  # fmt: skip
+    assert leader.stdout is not None
+    pid = int(leader.stdout.readline())
+    assert b"node.ranks.child" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    leader.kill()
+    leader.wait()
+    leader.stdout.close()
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
+
+
+def test_axes_that_a_runner_lacks_are_refused_by_name(weights: Path) -> None:
+    with pytest.raises(ConfigError, match="--tensor: the numba runner has no tensor parallelism"):
+        opened(weights, "numba", parallel=Parallel(tensor=2))
+    with pytest.raises(ConfigError, match="a model of 2 layers has no 3 stages"):
+        opened(weights, "numba", floats="keep", parallel=Parallel(pipeline=3))
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -52,10 +52,12 @@ _ITEMS_OF_THREAD = 4  # at least, so that all threads end at about the same time
 
 @kernel
 def prepare(target: Target, step: Record, thread: Record, layer: int) -> None:
-    """Embed this thread's tokens; thread 0 plans their attention."""
+    """Embed this thread's tokens, on a first stage; thread 0 plans their attention."""
     hidden = step.hidden_size
     token_ids = ints_at(step.token_ids, 0, step.num_tokens)
     first, last = share(step.num_tokens, step, thread)
+    if not step.embedding:  # the hidden rows came from the stage before
+        last = first
     for t in range(first, last):
         row = floats_at(step.hidden, t * hidden, hidden)
         embed(target, step.embedding, token_ids[t], row)

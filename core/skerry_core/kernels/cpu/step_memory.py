@@ -71,6 +71,7 @@ class StepMemory:
     record: Any  # STEP_DTYPE
     threads: list[Any]  # THREAD_DTYPE, one per thread
     kv: NDArray[np.uint16]
+    hidden: Float32  # [T, hidden]
     logits: Float32
     counters: Int64
     views: Array  # VIEW[num_views]
@@ -121,6 +122,7 @@ class StepMemory:
             record=step[0],
             threads=threads,
             kv=buffers["kv"],
+            hidden=buffers["hidden"],
             logits=buffers["logits"],
             counters=buffers["counters"],
             views=views,

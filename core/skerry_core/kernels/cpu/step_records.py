@@ -89,8 +89,8 @@ _SIZES = (
 _MODEL = (
     "layers",  # LAYER[L]
     "matrices",  # MATRIX[L, MATRICES_PER_LAYER] in the order of `LAYER_MATRICES`, and a router
-    "embedding",  # MATRIX
-    "head",  # MATRIX
+    "embedding",  # MATRIX; 0: of a stage that is not first
+    "head",  # MATRIX; 0: of a stage that is not last
     "norms",  # f32[N, hidden]  see LAYER; the last one at the end
     "biases",  # f32[L, (H + 2 Hkv) * D]; 0: none
     "output_biases",  # f32[L, hidden]; 0: none

@@ -10,7 +10,10 @@ that packing takes little memory beside the mapped weights.
 
 from __future__ import annotations
 
+import fcntl
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -26,6 +29,7 @@ from skerry_core.kernels.matmul.layout import (
     pack,
 )
 from skerry_core.kernels.simd.emitter import LANES
+from skerry_core.models.stages import ModelStage
 from skerry_core.models.tensor_names import expected_shapes
 from skerry_core.models.weight_file import WeightFile, content_files
 from skerry_core.runner import Progress
@@ -33,9 +37,10 @@ from skerry_core.runners.packing.packed_file import (
     ALIGNMENT,
     SUFFIX,
     VERSION,
+    PackedFile,
     PackedHeader,
     PackedModel,
-    read_packed,
+    find_packed,
     write_packed,
 )
 from skerry_core.weights.digests import FileDigests
@@ -51,10 +56,29 @@ def load_packed(
     *,
     group_rows: int,
     floats: str | None = None,
+    stage: ModelStage | None = None,
     cache_dir: Path,
     progress: Progress,
 ) -> PackedModel:
-    """Read a model's packed weights from the cache, or pack them and write the cache.
+    """Map the packed weights of a model, or of a stage alone; pack them first as `find_or_pack`
+    does, see there."""
+    file = find_or_pack(
+        weights, group_rows=group_rows, floats=floats, cache_dir=cache_dir, progress=progress
+    )
+    layers = file.header.config.num_layers
+    return file.map(ModelStage(0, layers, layers) if stage is None else stage)
+
+
+def find_or_pack(
+    weights: Path,
+    *,
+    group_rows: int,
+    floats: str | None = None,
+    cache_dir: Path,
+    progress: Progress,
+) -> PackedFile:
+    """Find a model's packed weights in the cache, or pack them and write the cache; of processes
+    that want the same at once, one packs.
 
     `floats` names the format that matrices of floats are kept in, or "keep". By default those of
     safetensors become Q8_0, and those of a GGUF file, whose maker chose them, stay.
@@ -65,13 +89,27 @@ def load_packed(
     digests = FileDigests(cache_dir / "digests.json")
     key = _content_key(weights, group_rows, floats, digests)
     path = cache_dir / f"{weights.stem}-{key}{SUFFIX}"
-    packed = read_packed(path, key, digests)
+    packed = find_packed(path, key, digests)
     if packed is None:
-        _pack(weights, group_rows, progress, floats, path, key, digests)
-        packed = read_packed(path, key, digests)
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        with _locked(cache_dir):
+            packed = find_packed(path, key, digests)
+            if packed is None:
+                _pack(weights, group_rows, progress, floats, path, key, digests)
+                packed = find_packed(path, key, digests)
     if packed is None:
         raise WeightsError(f"{path}: what was written is not what is read: look after the disk")
     return packed
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)  # and with it the lock
 
 
 def packed_bytes(weights: Path, *, group_rows: int = 16, floats: str | None = None) -> int:

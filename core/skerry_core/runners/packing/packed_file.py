@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from skerry_core.config import ModelConfig
 from skerry_core.kernels.matmul.layout import LAYOUT_VERSION, PackedLayout
+from skerry_core.models.stages import ModelStage
 from skerry_core.weights.digests import FileDigests, FileState
 
 _MAGIC = b"SKERRYPK"
@@ -45,22 +46,22 @@ SUFFIX = ".packed"
 
 @dataclass(frozen=True, slots=True)
 class PackedModel:
-    """Configuration and tensors of a model; `data` holds them all."""
+    """Configuration and tensors of a model, or of a stage of one: its layers count from 0."""
 
     config: ModelConfig
+    stage: ModelStage
     layouts: dict[str, PackedLayout]  # of each matrix
-    offsets: dict[str, int]  # of each matrix and vector in `data`, bytes
-    vector_sizes: dict[str, int]  # elements of each vector, f32
-    data: NDArray[np.uint8]
-
-    def vector(self, name: str) -> NDArray[np.float32]:
-        start = self.offsets[name]
-        return self.data[start : start + 4 * self.vector_sizes[name]].view(np.float32)
+    tensors: dict[str, NDArray[np.uint8]]  # bytes of each matrix and vector, aligned
+    mapped: tuple[NDArray[np.uint8], ...]  # runs of the file that they lie in
+    all_formats: tuple[str, ...]
+    """Names of the weight formats in use, sorted; of the whole model, also for a stage."""
 
     @property
-    def formats(self) -> list[str]:
-        """Return the names of the weight formats in use, sorted."""
-        return sorted({layout.format.name for layout in self.layouts.values()})
+    def num_bytes(self) -> int:
+        return sum(run.nbytes for run in self.mapped)
+
+    def vector(self, name: str) -> NDArray[np.float32]:
+        return self.tensors[name].view(np.float32)
 
 
 class PackedHeader(Struct, frozen=True, kw_only=True):
@@ -127,23 +128,72 @@ def _name(file: BinaryIO, path: Path) -> None:
     os.replace(draft, path)
 
 
-def read_packed(path: Path, key: str, digests: FileDigests) -> PackedModel | None:
-    """Map the packed model of a file; None when there is none that is whole and of this key."""
+@dataclass(frozen=True, slots=True)
+class PackedFile:
+    """A packed model's file that is whole: its header, and where its data begin."""
+
+    path: Path
+    header: PackedHeader
+    start: int
+
+    def map(self, stage: ModelStage) -> PackedModel:
+        """Map a stage's tensors, and no others. Raises OSError, and ValueError where the file is
+        another by now."""
+        header, model = self.header, self.header.config
+        names = stage.tensors(model, header.offsets)
+        sizes = {name: layout.num_bytes for name, layout in header.layouts.items()}
+        sizes |= {name: 4 * size for name, size in header.vector_sizes.items()}
+        tensors, runs = dict[str, NDArray[np.uint8]](), list[NDArray[np.uint8]]()
+        with self.path.open("rb") as file:
+            if _header(file) != header:
+                raise ValueError(f"{self.path}: the file has changed")
+            for run in _runs({name: header.offsets[name] for name in names.values()}, sizes):
+                first, end = header.offsets[run[0]], header.offsets[run[-1]] + sizes[run[-1]]
+                runs.append(_map(file, self.start + first, end - first))
+                for name in run:
+                    at = header.offsets[name] - first
+                    tensors[name] = runs[-1][at : at + sizes[name]]
+        return PackedModel(
+            config=stage.config(model),
+            stage=stage,
+            layouts={own: header.layouts[n] for own, n in names.items() if n in header.layouts},
+            tensors={own: tensors[name] for own, name in names.items()},
+            mapped=tuple(runs),
+            all_formats=tuple(sorted({each.format.name for each in header.layouts.values()})),
+        )
+
+
+def find_packed(path: Path, key: str, digests: FileDigests) -> PackedFile | None:
+    """Return the packed model of a file; None when there is none that is whole and of this key."""
     try:
         with path.open("rb") as file:
-            header, data = _open(file)
+            header = _header(file)
             if header.key != key:
                 return None
+            start = file.tell()
             state = FileState.of(os.fstat(file.fileno()))
             if digests.known(path, state) != header.digest:
-                if xxhash.xxh3_128_hexdigest(data.data) != header.digest:
+                if _digest(file) != header.digest:
                     return None
                 digests.keep(path, state, header.digest)
     except FileNotFoundError:
         return None
     except ValueError:  # not what we wrote: a torn or foreign file
         return None
-    return PackedModel(header.config, header.layouts, header.offsets, header.vector_sizes, data)
+    return PackedFile(path, header, start)
+
+
+def _runs(offsets: dict[str, int], sizes: dict[str, int]) -> list[list[str]]:
+    """Return names in the file's order, together where nothing of others lies between."""
+    runs: list[list[str]] = []
+    end = -1
+    for name in sorted(offsets, key=offsets.__getitem__):
+        if offsets[name] == end:
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+        end = offsets[name] + -(-sizes[name] // ALIGNMENT) * ALIGNMENT
+    return runs
 
 
 def damaged_packed(weights: Path, cache_dir: Path) -> list[Path]:
@@ -154,8 +204,8 @@ def damaged_packed(weights: Path, cache_dir: Path) -> list[Path]:
     for path in sorted(cache_dir.glob(f"{glob.escape(weights.stem)}-*{SUFFIX}")):
         try:
             with path.open("rb") as file:
-                header, data = _open(file)
-            is_whole = xxhash.xxh3_128_hexdigest(data.data) == header.digest
+                header = _header(file)
+                is_whole = _digest(file) == header.digest
         except ValueError:
             is_whole = False
         if not is_whole:
@@ -184,15 +234,23 @@ def _data_start(header_size: int) -> int:
     return -(-(16 + header_size) // ALIGNMENT) * ALIGNMENT
 
 
-def _open(file: BufferedReader) -> tuple[PackedHeader, NDArray[np.uint8]]:
-    """Return header and data of a file, mapped. Raises ValueError for one that is not ours, or
-    cut."""
+def _header(file: BufferedReader) -> PackedHeader:
+    """Return a file's header, and stand where its data begin. Raises ValueError for a file that is
+    not ours, or cut."""
     raw = _header_bytes(file)
     header = msgspec.json.decode(raw, type=PackedHeader)
-    data = _map(file)[_data_start(len(raw)) :]
-    if data.nbytes != header.size:
-        raise ValueError(f"{data.nbytes} bytes of data, not {header.size}")
-    return header, data
+    start = file.seek(_data_start(len(raw)))
+    if (size := os.fstat(file.fileno()).st_size - start) != header.size:
+        raise ValueError(f"{size} bytes of data, not {header.size}")
+    return header
+
+
+def _digest(file: BufferedReader) -> str:
+    """Return the digest of what follows."""
+    digest = xxhash.xxh3_128()
+    while chunk := file.read(_CHUNK):
+        digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _header_bytes(file: BufferedReader) -> bytes:
@@ -204,8 +262,9 @@ def _header_bytes(file: BufferedReader) -> bytes:
     return file.read(size)
 
 
-def _map(file: BufferedReader) -> NDArray[np.uint8]:
-    """Map a file's bytes, all in place where the system does that; as long as they are used."""
+def _map(file: BufferedReader, start: int, size: int) -> NDArray[np.uint8]:
+    """Map bytes of a file, in place where the system does that; as long as they are used."""
     flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
-    mapped = mmap.mmap(file.fileno(), 0, flags, mmap.PROT_READ)
-    return np.frombuffer(mapped, np.uint8)
+    before = start % mmap.ALLOCATIONGRANULARITY
+    mapped = mmap.mmap(file.fileno(), before + size, flags, mmap.PROT_READ, offset=start - before)
+    return np.frombuffer(mapped, np.uint8)[before:]

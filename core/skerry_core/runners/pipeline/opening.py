@@ -1,0 +1,127 @@
+"""What a rank opens: its stage of the packed weights; how fast it is; where the leader cuts."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from skerry_core.batch import ForwardBatch, SamplingBatch
+from skerry_core.kernels.simd.targets import choose_target
+from skerry_core.models.stages import ModelStage, stages_of
+from skerry_core.runner import RunnerSetup, WantedSizes
+from skerry_core.runners.numba_cpu import NumbaRunner
+from skerry_core.runners.packing.packed import find_or_pack
+from skerry_core.runners.packing.packed_file import PackedHeader
+from skerry_core.runners.stage_balance import ROWS, alike, cut, kv_bytes, share_read
+from skerry_core.sampling import SAMPLE
+
+logger = logging.getLogger(__name__)
+
+LEADER_SECONDS = 300e-6  # of a step, that the first rank needs for its engine
+_TRIES = 5  # of a step that is timed; the best counts
+_TRY_SECONDS = 0.05
+
+
+def open_stage(setup: RunnerSetup, stage: ModelStage) -> NumbaRunner:
+    """Open a stage, its kernels linked. Raises as `NumbaRunner.open` does."""
+    sizes = setup.sizes.on_host()
+    runner = NumbaRunner.open(
+        setup.weights,
+        num_blocks=sizes.num_blocks,
+        max_step_tokens=sizes.max_step_tokens,
+        max_samples=sizes.max_samples,
+        threads=setup.threads,
+        cache_dir=setup.cache_dir,
+        floats=setup.floats,
+        stage=stage,
+        progress=setup.progress,
+    )
+    runner.warm_up(setup.progress)
+    return runner
+
+
+def read_header(setup: RunnerSetup) -> PackedHeader:
+    """Return what is said of the packed weights, which are packed where they are not yet."""
+    return find_or_pack(
+        setup.weights,
+        group_rows=choose_target(None).rows,
+        floats=setup.floats,
+        cache_dir=setup.cache_dir,
+        progress=setup.progress,
+    ).header
+
+
+def measure_speed(setup: RunnerSetup, header: PackedHeader) -> float:
+    """Return seconds for each byte of weights, by steps of a few rows through one layer."""
+    layers = header.config.num_layers
+    first = layers // 2 - 1 if layers > 2 else 0  # neither end, where there is a layer between
+    stage = ModelStage(first, first + 1, layers)
+    sizes = WantedSizes(num_blocks=ROWS, max_step_tokens=ROWS, max_samples=1)
+    runner = open_stage(replace(setup, sizes=sizes), stage)
+    try:
+        nothing = np.zeros(ROWS, np.int32)
+        batch = ForwardBatch(
+            token_ids=nothing,
+            positions=nothing,
+            query_start=np.arange(ROWS + 1, dtype=np.int32),
+            block_tables=np.arange(ROWS, dtype=np.int32)[:, None],
+            sample_tokens=nothing[:0],
+            sampling=no_sampling(),
+        )
+        rows = None
+        if not stage.is_first:
+            shape = (ROWS, header.config.hidden_size)
+            rows = np.random.default_rng(0).standard_normal(shape, np.float32)
+        seconds = list[float]()
+        while len(seconds) < _TRIES or sum(seconds) < _TRY_SECONDS:
+            begun = time.perf_counter()
+            runner.advance(batch, rows)
+            seconds.append(time.perf_counter() - begun)
+    finally:
+        runner.close()
+    names = stage.tensors(header.config, header.layouts)
+    read = sum(header.layouts[n].num_bytes for own, n in names.items() if own.startswith("blk."))
+    return min(seconds) / read
+
+
+def plan_stages(header: PackedHeader, speeds: Sequence[float]) -> list[ModelStage]:
+    """Return stages that take about as long as each other, of ranks of such seconds a byte."""
+    layers, head = step_bytes(header)
+    fixed = [LEADER_SECONDS] + [0.0] * (len(speeds) - 1)
+    stages = stages_of(cut(layers, head, alike(speeds), fixed), header.config.num_layers)
+    for rank, (stage, speed) in enumerate(zip(stages, speeds, strict=True)):
+        read = sum(layers[stage.first : stage.last]) + stage.is_last * head
+        logger.info(
+            "rank %d has layers %d to %d: %.2f GB/s measured, %.1f ms for a step of 4 rows",
+            rank, stage.first, stage.last - 1, 1e-9 / speed, 1e3 * read * speed,
+        )  # fmt: skip
+    return stages
+
+
+def step_bytes(header: PackedHeader) -> tuple[list[float], float]:
+    """Return the bytes that a step reads of each layer, its KV included, and of the head."""
+    config = header.config
+    sizes = {name: float(layout.num_bytes) for name, layout in header.layouts.items()}
+    sizes |= {name: 4.0 * size for name, size in header.vector_sizes.items()}
+    layers = [kv_bytes(config, index) for index in range(config.num_layers)]
+    head = 0.0
+    for name, size in sizes.items():
+        if name.startswith("blk."):
+            layers[int(name.split(".", 2)[1])] += size * share_read(config, name)
+        elif "output" in name or config.tied_embeddings:
+            head += size
+    return layers, head
+
+
+def no_sampling() -> SamplingBatch:
+    """Return how nothing is sampled."""
+    none, starts = np.zeros(0, np.int32), np.zeros(1, np.int32)
+    return SamplingBatch(
+        samples=np.zeros(0, SAMPLE), history_start=starts, history_ids=none, history_counts=none,
+        bias_start=starts, bias_ids=none, bias_values=np.zeros(0, np.float32),
+        allowed=np.zeros((0, 0), np.uint32),
+    )  # fmt: skip

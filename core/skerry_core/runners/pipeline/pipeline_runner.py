@@ -1,0 +1,180 @@
+"""Runs a model in stages of layers over several processes, or machines, on our CPU kernels.
+
+The first stage runs in the caller's process, on its thread: a step that is launched has gone
+through it and is on its way, so the next may be launched while the later stages work. All stages
+together compute what one process would, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skerry_core.batch import Float32, ForwardBatch, StepResult
+from skerry_core.config import KVFormat, ModelConfig
+from skerry_core.models.stages import ModelStage
+from skerry_core.page_checksums import Checksums, check_pages, page_checksums
+from skerry_core.ranks import RankChannel, Ranks
+from skerry_core.runner import Progress, RunnerSetup
+from skerry_core.runners.checks import check_batch, check_block, check_block_data, check_finite
+from skerry_core.runners.numba_cpu import NumbaRunner
+from skerry_core.runners.pipeline.opening import (
+    measure_speed,
+    open_stage,
+    plan_stages,
+    read_header,
+)
+from skerry_core.runners.pipeline.section import Section, serve_section, speeds_of
+from skerry_core.runners.rank_messages import MessageKind, RankMessage, encode, expect, result_of
+
+
+class PipelineRunner:
+    """`ModelRunner` over several ranks; one caller thread. Batch invariant, of one build with the
+    model in one process: blocks of KV are interchangeable."""
+
+    batch_invariant = True
+    overlaps = False
+
+    def __init__(
+        self,
+        runner: NumbaRunner,
+        below: RankChannel,
+        ranks: Ranks,
+        *,
+        model: ModelConfig,
+        stages: Sequence[ModelStage],
+        max_samples: int,
+    ) -> None:
+        """`runner` runs the first of the stages; ranks that run the others are ready."""
+        own = runner.kv_format
+        self.model: ModelConfig = model
+        self.kv_format: KVFormat = replace(own, num_layers=model.num_layers)
+        self.num_blocks = runner.num_blocks
+        self.max_step_tokens = runner.max_step_tokens
+        self.max_samples = max_samples
+        self.numeric_build = runner.numeric_build
+        self.ranks = ranks
+        self.stages = tuple(stages)
+        self._section = Section(runner, below)
+        self._below = below
+        self._num_launched = 0  # and not collected
+        self._results = deque[StepResult]()  # that came while something else was waited for
+        self._is_closed = False
+
+    @classmethod
+    def from_setup(cls, setup: RunnerSetup) -> PipelineRunner:
+        """Open a model's first stage, and have `setup.ranks` start the others.
+
+        Raises as `NumbaRunner.open` does, and RankLost.
+        """
+        assert setup.ranks is not None
+        below = setup.ranks.start(replace(setup, rank=1))
+        try:
+            return cls._opened(setup, below, setup.ranks)
+        except BaseException:
+            below.close()
+            raise
+
+    @classmethod
+    def _opened(cls, setup: RunnerSetup, below: RankChannel, ranks: Ranks) -> PipelineRunner:
+        header = read_header(setup)
+        speeds = [measure_speed(setup, header)]
+        speeds += speeds_of(below)
+        stages = plan_stages(header, speeds)
+        starts = np.array([stage.first for stage in stages[1:]], np.int32)
+        below.send(*encode(MessageKind.PLAN, [starts]))
+        runner = open_stage(setup, stages[0])
+        expect(RankMessage(below.receive()), MessageKind.READY)
+        return cls(
+            runner,
+            below,
+            ranks,
+            model=header.config,
+            stages=stages,
+            max_samples=setup.sizes.on_host().max_samples,
+        )
+
+    @staticmethod
+    def serve_rank(setup: RunnerSetup, channel: RankChannel) -> None:
+        """Run rank `setup.rank`, not the first, until the channel ends. See `serve_section`."""
+        serve_section(setup, channel)
+
+    def warm_up(self, progress: Progress) -> None:
+        """Do nothing more: all ranks have linked their kernels."""
+        if self._is_closed:
+            raise RuntimeError("the runner is closed")
+
+    def execute(self, batch: ForwardBatch) -> StepResult:
+        """Run one step; see `ModelRunner`. Raises ValueError for a batch beyond its sizes, and
+        RankLost."""
+        self.launch(batch)
+        return self.collect()
+
+    def launch(self, batch: ForwardBatch) -> None:
+        """Run a step's first stage and send it on; see `OverlappingRunner`."""
+        check_batch(batch, self)
+        self._section.step(batch, None)
+        self._num_launched += 1
+
+    def collect(self) -> StepResult:
+        """Wait for the oldest step under way; see `OverlappingRunner`."""
+        self._num_launched -= 1
+        if self._results:
+            return self._results.popleft()
+        return result_of(self._answer(MessageKind.RESULT))
+
+    def last_logits(self) -> Float32:
+        self._below.send(*encode(MessageKind.LOGITS))
+        return self._answer(MessageKind.LOGITS).array(0, np.float32)
+
+    def export_block(self, block: int) -> NDArray[np.generic]:
+        return self.export_blocks([block])[0][0]
+
+    def export_blocks(self, blocks: Sequence[int]) -> tuple[NDArray[np.generic], Checksums | None]:
+        """Gather blocks from all ranks; see `BlockMover`."""
+        for block in blocks:
+            check_block(block, self.num_blocks)
+        self._below.send(*encode(MessageKind.EXPORT, [np.asarray(blocks, np.int32)]))
+        own = self._section.export(blocks)
+        answer = self._answer(MessageKind.EXPORT)
+        parts = [answer.array(index, np.float16) for index in range(1, len(answer))]
+        return np.concatenate([own, *parts], axis=1), None
+
+    def admit_block(self, block: int, data: NDArray[np.generic]) -> None:
+        """See `ModelRunner`. Raises ValueError also for values that are not finite."""
+        check_block(block, self.num_blocks)
+        check_block_data(data, self.kv_format)
+        self.admit_blocks([block], data[None])
+
+    def admit_blocks(
+        self,
+        blocks: Sequence[int],
+        data: NDArray[np.generic],
+        checksums: Checksums | None = None,
+    ) -> None:
+        """Hand every rank its layers of blocks; see `BlockMover`."""
+        for block, each in zip(blocks, data, strict=True):
+            check_block(block, self.num_blocks)
+            check_block_data(each, self.kv_format)
+        check_finite(data)
+        if checksums is not None:
+            check_pages(checksums, page_checksums(data))
+        self._section.admit(blocks, data.view(np.float16))
+
+    def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._below.close()
+            self._section.runner.close()
+
+    def _answer(self, kind: MessageKind) -> RankMessage:
+        """Return the next answer of a kind; results that come before it wait. Raises RankLost."""
+        while True:
+            message = RankMessage(self._below.receive())
+            if message.kind is kind:
+                return message
+            self._results.append(result_of(expect(message, MessageKind.RESULT)))
