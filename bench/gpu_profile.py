@@ -12,22 +12,30 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from bench.device.gpu_program import Part, Program, choose_device, run
+
+if TYPE_CHECKING:
+    from bench.device.gpu_subject import Subject
 
 
 def _parts(is_dry: bool) -> tuple[dict[str, str], Sequence[Part]]:
     choose_device(is_dry=is_dry)
-    from bench.device.gpu_profiles import profile_decode, profile_prefill
     from bench.device.gpu_subject import opened
 
     subject = opened(is_dry=is_dry)
+    return subject.describe(), parts_of(subject)
+
+
+def parts_of(subject: Subject) -> list[Part]:
+    from bench.device.gpu_profiles import profile_decode, profile_prefill
+
     rows = sorted({*subject.sizes.batches, subject.sizes.streams})
     parts = [
         Part(f"decode, {count} rows", 30, partial(profile_decode, subject, count)) for count in rows
     ]
-    parts.append(Part("prefill", 30, partial(profile_prefill, subject)))
-    return subject.describe(), parts
+    return [*parts, Part("prefill", 30, partial(profile_prefill, subject))]
 
 
 PROGRAM = Program("bench.gpu_profile", __doc__, 280.0, _parts)

@@ -12,9 +12,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 from bench.device.gpu_program import Part, Program, choose_device, run
+from bench.device.gpu_report import Row
+
+if TYPE_CHECKING:
+    from bench.device.gpu_subject import Subject
 
 _SECONDS = 16.0  # of a case: about ten candidates are compiled
 
@@ -22,16 +26,19 @@ _SECONDS = 16.0  # of a case: about ten candidates are compiled
 def _parts(is_dry: bool) -> tuple[dict[str, str], Sequence[Part]]:
     choose_device(is_dry=is_dry)
     from bench.device.gpu_subject import opened
-    from bench.device.sweep.cases import cases
-    from bench.device.sweep.trials import sweep
 
     subject = opened(is_dry=is_dry)
+    return subject.describe(), parts_of(subject)
 
-    def swept(make: Callable[[], Any]) -> Sequence[Any]:
+
+def parts_of(subject: Subject) -> list[Part]:
+    from bench.device.sweep.cases import cases
+    from bench.device.sweep.trials import Case, sweep
+
+    def swept(make: Callable[[], Case]) -> Sequence[Row]:
         return sweep(subject, make(), _SECONDS)
 
-    parts = [Part(name, _SECONDS + 4, partial(swept, make)) for name, make in cases(subject)]
-    return subject.describe(), parts
+    return [Part(name, _SECONDS + 4, partial(swept, make)) for name, make in cases(subject)]
 
 
 PROGRAM = Program("bench.gpu_sweep", __doc__, 290.0, _parts)

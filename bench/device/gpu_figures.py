@@ -59,7 +59,7 @@ def parts(subject: Subject) -> list[Part]:
         Part("peer: torch prefill", 15, partial(gpu_steps.prefill, subject, "torch")),
         *(
             Part(
-                f"peer: compiled, {rows} rows, {attention}", 40,
+                f"peer: compiled, {rows} rows, {attention}", 30,
                 partial(gpu_peers.compiled, subject, rows, attention),
             )
             for attention in get_args(Attention)
@@ -67,7 +67,7 @@ def parts(subject: Subject) -> list[Part]:
         ),
         *(
             Part(
-                f"peer: transformers, {rows} rows", 75,
+                f"peer: transformers, {rows} rows", 60,
                 partial(gpu_peers.transformers, subject, rows),
             )
             for rows in subject.sizes.batches

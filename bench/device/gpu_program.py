@@ -70,14 +70,15 @@ def choose_device(*, is_dry: bool) -> None:
 
 def run(program: Program, arguments: Sequence[str] | None = None) -> int:
     """Run what the arguments say; return an exit status, 1 where a part failed."""
-    options = _parsed(program, arguments)
+    options = parsed(program, arguments)
     if _PART_OF in os.environ:
         return _run_parts(program, options)
     with _report_file(options.json) as path:
         return _supervise(program, list(sys.argv[1:] if arguments is None else arguments), path)
 
 
-def _parsed(program: Program, arguments: Sequence[str] | None) -> argparse.Namespace:
+def parsed(program: Program, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return what arguments say: `json`, `dry`, `only`, `skip`, `seconds`."""
     parser = argparse.ArgumentParser(
         prog=f"python -m {program.module}", description=program.about,
         formatter_class=argparse.RawDescriptionHelpFormatter,

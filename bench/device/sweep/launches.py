@@ -20,9 +20,12 @@ from triton.runtime.jit import JITFunction
 _WARPS = 1, 2, 4, 8, 16
 _STAGES = 2, 3, 4, 5, 6
 _DEFAULTS = {"num_warps": 4, "num_stages": 3}  # of Triton, where a launch says nothing
-_LOOPS = "INNER", "WORDS", "TILE"  # of the kernels that have one of these
+_LOOPS = "INNER", "GROUPS", "WORDS", "TILE"  # what has one of these goes through several
 _LEAST_TILE = 16  # what tensor cores take
-_SIDES = {"OUTPUTS": 0, "ROWS": 1}  # of the grid, that a product's tiles cut; its INNER cuts none
+_SIDES = {
+    "OUTPUTS": 0,
+    "ROWS": 1,
+}  # of a product's grid; INNER and GROUPS cut none
 
 
 @dataclass(frozen=True)
@@ -84,9 +87,9 @@ def candidates_of(launch: Launch) -> list[Change]:
     wanted = {"num_warps": [n for n in _WARPS if n in (warps // 2, 2 * warps)]}
     if any(name in told for name in _LOOPS):
         wanted["num_stages"] = [n for n in _STAGES if n != stages]
-    if "INNER" in told:
-        for name in ("INNER", *_SIDES):
-            if name == "INNER" or _side(launch, name) is not None:
+    if inner := [name for name in ("INNER", "GROUPS") if name in told]:
+        for name in (*inner, *_SIDES):
+            if name in inner or _side(launch, name) is not None:
                 sizes = told[name] // 2, 2 * told[name]
                 wanted[name] = [size for size in sizes if size >= _LEAST_TILE]
     return [Change(launch.kernel, name, each) for name, values in wanted.items() for each in values]

@@ -30,7 +30,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "console", "install", "operations", "many-machines", "regions", "control", "terraform",
         "kubernetes", "dns", "security", "simulate",
     ),
-    "How it is built": ("architecture", "request", "runners", "benchmarks"),
+    "How it is built": ("architecture", "request", "runners", "gpu", "benchmarks"),
 }  # fmt: skip
 OTHERS = "More"
 
