@@ -204,32 +204,38 @@ def read_module(path: Path, source: Path, root: Path) -> Module:
     is_package = parts[-1] == "__init__"
     for_types = [
         each
-        for node in ast.walk(tree)
+        for node in statements(tree)
         if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
         for each in node.body
     ]
-    num_code_lines = len(code_lines(text, tree))
     return Module(
         name=".".join(parts[:-1] if is_package else parts),
         path=str(path.relative_to(root)),
         is_package=is_package,
         num_lines=text.count("\n"),
-        num_code_lines=num_code_lines,
-        classes=tuple(node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)),
-        imports=frozenset(imported_names(tree, skipped=for_types)),
-        type_imports=frozenset(name for each in for_types for name in imported_names(each)),
+        num_code_lines=len(code_lines(text, tree)),
+        classes=tuple(node.name for node in statements(tree) if isinstance(node, ast.ClassDef)),
+        imports=frozenset(imported_names(statements(tree, skipped=for_types))),
+        type_imports=frozenset(imported_names(for_types)),
     )
 
 
-def imported_names(node: ast.AST, skipped: Sequence[ast.AST] = ()) -> Iterator[str]:
-    """Of a piece of syntax without what is `skipped`; of `from a import b` it is `a.b`."""
-    if isinstance(node, ast.Import):
-        yield from (alias.name for alias in node.names)
-    elif isinstance(node, ast.ImportFrom):
-        yield from (f"{node.module}.{alias.name}" for alias in node.names)
-    for child in ast.iter_child_nodes(node):
-        if child not in skipped:
-            yield from imported_names(child, skipped)
+def statements(node: ast.AST, skipped: Sequence[ast.AST] = ()) -> Iterator[ast.AST]:
+    """What is below a piece of syntax but for expressions, and for what is in `skipped`."""
+    for blocks in ("body", "handlers", "cases", "orelse", "finalbody"):
+        for child in getattr(node, blocks, ()):
+            if child not in skipped:
+                yield child
+                yield from statements(child, skipped)
+
+
+def imported_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Of `from a import b` it is `a.b`."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def code_lines(text: str, tree: ast.AST) -> set[int]:
@@ -238,12 +244,9 @@ def code_lines(text: str, tree: ast.AST) -> set[int]:
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in NO_CODE:
             lines.update(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(tree):
-        match node:
-            case ast.Expr(ast.Constant(str()), lineno=first, end_lineno=last):
-                lines.difference_update(range(first, last + 1))
-            case _:
-                pass
+    for node in statements(tree):
+        if isinstance(node, ast.Expr) and isinstance(getattr(node.value, "value", None), str):
+            lines.difference_update(range(node.lineno, (node.end_lineno or 0) + 1))
     return lines
 
 
