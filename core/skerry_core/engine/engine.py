@@ -179,10 +179,11 @@ class Engine:
 
     def step(self) -> list[Output]:
         """Run one step; return what one made, of each sequence at most one output."""
-        if self.exports.open:
-            self.exports.advance()
         outputs, self._ended = self._ended, []
-        if self._launch():
+        is_launched = self._launch()
+        if self.exports.open:  # beside what is under way
+            self.exports.advance()
+        if is_launched:
             if len(self._under_way) > self._launcher.steps_ahead:
                 outputs += self._collect()
         elif self._under_way:  # its tokens are needed to go on

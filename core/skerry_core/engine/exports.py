@@ -1,4 +1,4 @@
-"""Cached blocks that others request: copied out between steps, a few at a time."""
+"""Cached blocks that others request: copied out beside steps, a few at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from skerry_core.kv.canonical import export_blocks
 from skerry_core.request import KVBlock
 from skerry_core.runner import ModelRunner
 
-BLOCKS_PER_STEP = 8  # copied before a step, which waits that long
+BLOCKS_PER_STEP = 8  # copied beside a step; one that is not under way yet waits that long
 
 TakeBlocks = Callable[[tuple[KVBlock, ...], bool], None]
 """Gets copies in the order requested, and whether they are the last. On the engine's thread; it

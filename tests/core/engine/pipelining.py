@@ -1,4 +1,5 @@
-"""A pipeline's runner without processes: steps wait in it until somebody needs what they make."""
+"""A pipeline's runner without processes: steps wait in it until somebody needs what they make. And
+what a request is given over it, beside what it is given without."""
 
 from __future__ import annotations
 
@@ -6,12 +7,19 @@ from collections import deque
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
+from bench.subjects.requests import Request
 from numpy.typing import NDArray
+from tests.core.toy_oracle import Answer
 
 from skerry_core.batch import Float32, ForwardBatch, StepResult
+from skerry_core.config import EngineConfig
+from skerry_core.engine.engine import Engine
+from skerry_core.request import KVBlock
+from skerry_core.runner import ModelRunner
 from skerry_core.runners.toy import ToyRunner
 
 Pace = Callable[[int], int]
@@ -87,3 +95,48 @@ class PipelinedRunner(ToyRunner):
     def _admit(self, block: int, data: NDArray[np.generic]) -> None:
         self._num_writes -= 1
         super().admit_block(block, data)
+
+
+def engine_over(
+    runner: ModelRunner, clock: Callable[[], float] | None = None, **limits: int
+) -> Engine:
+    config = EngineConfig(max_draft_tokens=0, **limits)
+    steps = count(step=1e-6).__next__
+    return Engine(runner, config, model_key=b"toy", clock=clock or steps)
+
+
+class Given:
+    """What a request was given: its answer, and the blocks that it exported."""
+
+    def __init__(self) -> None:
+        self.answer = Answer()
+        self.kv: list[KVBlock] = []
+        self.begins = 0
+
+    def holds(self) -> tuple[Any, ...]:
+        blocks = [
+            (block.digest, block.num_tokens, block.data[:, :, :, : block.num_tokens].tobytes())
+            for block in self.kv
+            if isinstance(block.data, np.ndarray)
+        ]
+        return self.answer, blocks, self.begins
+
+
+def step_on(engine: Engine, given: dict[str, Given]) -> None:
+    outputs = engine.step()
+    assert len({output.request_id for output in outputs}) == len(outputs)
+    for output in outputs:
+        one = given[output.request_id]
+        one.answer.add(output)
+        one.kv += output.kv
+        one.begins += output.begun is not None
+    engine.pool.sanity_check()
+
+
+def undivided(one: Request) -> tuple[Any, ...]:
+    """What a request is given alone, by a runner that does one step after the other."""
+    engine, given = engine_over(ToyRunner(num_blocks=64)), {one.id: Given()}
+    engine.add(one.sequence())
+    while engine.has_work:
+        step_on(engine, given)
+    return given[one.id].holds()

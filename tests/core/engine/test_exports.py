@@ -1,10 +1,16 @@
-"""Cached blocks copied out for others: in order, a few per step, pinned until they are copied."""
+"""Blocks that leave beside steps: cached ones for others, a few per step and pinned until they are
+copied, and those of a prompt that is handed over."""
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+from tests.core.engine.pipelining import Given, engine_over, step_on, undivided
+from tests.core.engine.test_overlap import LaggingRunner
 from tests.core.engine.test_worker import Client
 from tests.core.toy_oracle import VOCAB, expected, names_of, request, run
 
+from skerry_core.batch import ForwardBatch, StepResult
 from skerry_core.config import BLOCK_SIZE, EngineConfig
 from skerry_core.engine.engine import Engine
 from skerry_core.engine.exports import BLOCKS_PER_STEP
@@ -120,3 +126,67 @@ def test_a_worker_copies_while_it_is_idle_and_ends_what_is_open() -> None:
     worker.close()
     assert late.is_last
     worker.between_steps(lambda engine: engine.exports.add(names, late))  # comes to nothing
+
+
+class Fed(LaggingRunner):
+    """Notes in which order it does what, as `PipelinedRunner` does."""
+
+    def launch(self, batch: ForwardBatch) -> None:
+        super().launch(batch)
+        self.calls[-1] = f"L{batch.num_tokens}"
+
+    def collect(self) -> StepResult:
+        result = super().collect()
+        self.calls[-1] = "C"
+        return result
+
+    def export_block(self, block: int) -> NDArray[np.generic]:
+        self.calls.append("x")
+        return super().export_block(block)
+
+
+def test_blocks_of_a_chunk_leave_while_the_next_is_computed() -> None:
+    """On a node that prefills, as it hands over a prompt of 30 blocks and a half."""
+    runner = Fed(num_blocks=64)
+    engine, given = engine_over(runner), {"r": Given()}
+    one = request(prompt_length=30 * BLOCK_SIZE + 30, max_tokens=1, exports_kv=True)
+    engine.add(one.sequence())
+    while engine.has_work:
+        step_on(engine, given)
+    out = ["C", *["x"] * 8]
+    assert runner.calls == [
+        "L512", "L512", *out, "L512", *out, "L414", *out, "C", *["x"] * 7,
+    ]  # fmt: skip
+    assert given["r"].holds() == undivided(one)
+
+
+def test_one_of_four_that_hands_over_leaves_no_gap() -> None:
+    runner = Fed(num_blocks=64)
+    engine = engine_over(runner)
+    requests = [
+        request(str(i), 100, i, max_tokens=6, exports_kv=not i, tenant=str(i)) for i in range(4)
+    ]
+    given = {each.id: Given() for each in requests}
+    for each in requests:
+        engine.add(each.sequence())
+    while engine.has_work:
+        step_on(engine, given)
+    ahead = ["L4", "C"] * 5
+    assert runner.calls == ["L400", *ahead[:2], "x", "x", *ahead[2:], "C"]
+    for each in requests:
+        assert given[each.id].holds() == undivided(each)
+
+
+def test_cached_blocks_leave_while_a_step_is_under_way() -> None:
+    runner = Fed(num_blocks=64)
+    engine = engine_over(runner)
+    cached = request("cached", 10 * BLOCK_SIZE, max_tokens=1)
+    engine.add(cached.sequence())
+    run(engine)
+    runner.calls.clear()
+    taken: list[KVBlock] = []
+    engine.exports.add(names_of(engine, cached), lambda blocks, is_last: taken.extend(blocks))
+    engine.add(request(max_tokens=4).sequence())
+    run(engine)
+    assert runner.calls == ["L10", *["x"] * 8, "L1", "x", "C", "L1", "C", "L1", "C", "C"]
+    assert [block.digest for block in taken] == names_of(engine, cached)

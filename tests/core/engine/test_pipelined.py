@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
-from itertools import count
 from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
 from bench.subjects.requests import Reasoning, Request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.byte_grammars import END, compiled
-from tests.core.engine.pipelining import Pace, PipelinedRunner, eager, lazy
+from tests.core.engine.pipelining import (
+    Given,
+    Pace,
+    PipelinedRunner,
+    eager,
+    engine_over,
+    lazy,
+    step_on,
+    undivided,
+)
 from tests.core.engine.test_engine import STYLES
 from tests.core.engine.test_overlap import lagging
-from tests.core.toy_oracle import Answer, expected, request, run
+from tests.core.toy_oracle import expected, request, run
 from tests.properties import examples
 
 from skerry_core.batch import ForwardBatch, StepResult
-from skerry_core.config import BLOCK_SIZE, EngineConfig
+from skerry_core.config import BLOCK_SIZE
 from skerry_core.engine.engine import Engine
-from skerry_core.request import KVBlock
-from skerry_core.runner import ModelRunner
-from skerry_core.runners.toy import ToyRunner
 
 PAIR = compiled(
     "json_schema",
@@ -41,14 +44,6 @@ FORMS: dict[str, dict[str, Any]] = STYLES | {
 }
 
 
-def engine_over(
-    runner: ModelRunner, clock: Callable[[], float] | None = None, **limits: int
-) -> Engine:
-    config = EngineConfig(max_draft_tokens=0, **limits)
-    steps = count(step=1e-6).__next__
-    return Engine(runner, config, model_key=b"toy", clock=clock or steps)
-
-
 def pipelined(depth: int, *, pace: Pace = lazy, num_blocks: int = 64, **limits: int) -> Engine:
     return engine_over(PipelinedRunner(depth=depth, pace=pace, num_blocks=num_blocks), **limits)
 
@@ -58,45 +53,6 @@ def form_of(style: str, id: str, length: int, **fields: Any) -> Request:
     if style.startswith("grammar"):
         own["matcher"] = PAIR.matcher(())
     return request(id, length, **own)
-
-
-class Given:
-    """What a request was given: its answer, and the blocks that it exported."""
-
-    def __init__(self) -> None:
-        self.answer = Answer()
-        self.kv: list[KVBlock] = []
-        self.begins = 0
-
-    def holds(self) -> tuple[Any, ...]:
-        blocks = [
-            (block.digest, block.num_tokens, block.data[:, :, :, : block.num_tokens].tobytes())
-            for block in self.kv
-            if isinstance(block.data, np.ndarray)
-        ]
-        return self.answer, blocks, self.begins
-
-
-def step_on(engine: Engine, given: dict[str, Given]) -> None:
-    outputs = engine.step()
-    assert len({output.request_id for output in outputs}) == len(outputs)
-    for output in outputs:
-        one = given[output.request_id]
-        one.answer.add(output)
-        one.kv += output.kv
-        one.begins += output.begun is not None
-    engine.pool.sanity_check()
-
-
-def undivided(one: Request) -> tuple[Any, ...]:
-    """What a request is given alone, by a runner that does one step after the other."""
-    if one.matcher is not None:
-        one = replace(one, matcher=PAIR.matcher(()))
-    engine, given = engine_over(ToyRunner(num_blocks=64)), {one.id: Given()}
-    engine.add(one.sequence())
-    while engine.has_work:
-        step_on(engine, given)
-    return given[one.id].holds()
 
 
 def calls_of(engine: Engine, requests: list[Request]) -> str:
@@ -278,9 +234,12 @@ def test_whoever_comes_and_goes(
         assert steps < 10_000, "stuck"
     assert engine.pool.num_used == 0
     for each in requests:
-        got, (whole, blocks, _) = given[each.id], undivided(each)
+        got, fresh = given[each.id], each
+        if each.matcher is not None:
+            fresh = replace(each, matcher=PAIR.matcher(()))
+        whole, blocks, begins = undivided(fresh)
         if got.answer.finish_reason == "cancelled":
             assert got.answer.token_ids == whole.token_ids[: len(got.answer.token_ids)]
             assert got.holds()[1] == blocks[: len(got.kv)]
         else:
-            assert got.holds() == undivided(each), each.id
+            assert got.holds() == (whole, blocks, begins), each.id
