@@ -44,6 +44,12 @@ BUDGETS = {
         "_rotate_and_store": 480, "_attend_split": 1536, "_merge_splits": 336,
         "_attend_whole": 1728, "_copy": 328, "_sum": 208,
     },
+    "few rows": {
+        "_product_few": 1032,
+    },
+    "few rows, 16": {
+        "_product_few": 1288,
+    },
     "weights in bf12": {
         "_product_12": 1888, "_decode_12": 1296,
     },

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 import torch
 import triton.backends.nvidia as nvidia
@@ -33,8 +34,8 @@ from skerry_core.kernels.torch.quantized import (
 from skerry_core.kernels.torch.torch_sampling import COUNT, DRAW, MASS
 from skerry_core.kernels.triton import attention as triton_attention
 from skerry_core.kernels.triton import blocks as triton_blocks
+from skerry_core.kernels.triton import few_products, triton_ops, triton_sampling
 from skerry_core.kernels.triton import matmul as triton_matmul
-from skerry_core.kernels.triton import triton_ops, triton_sampling
 from skerry_core.kernels.triton.lossless import decoded
 from skerry_core.kernels.triton.narrow_products import OUTPUTS
 
@@ -156,6 +157,8 @@ def launches_of(capability: int) -> dict[str, Callable[[], None]]:
         "decode": lambda: launch_attention(half, is_decode=True),
         "attention": lambda: launch_attention(half),
         "operations": lambda: launch_operations(half),
+        "few rows": lambda: launch_few_products(1, capability),
+        "few rows, 16": lambda: launch_few_products(16, capability),
         "weights in int8": lambda: launch_narrow_products("int8", (1, 65)),
         "weights in int8, 16 rows": lambda: launch_narrow_products("int8", (16,)),
         "weights in int8, 64 rows": lambda: launch_narrow_products("int8", (32, 64)),
@@ -222,6 +225,16 @@ def launch_operations(dtype: torch.dtype) -> None:
     triton_ops.swiglu(x)
     for tokens in (1, 64, 65):
         triton_matmul.invariant_linear(x[:1].expand(tokens, -1), x, None)
+
+
+def launch_few_products(tokens: int, capability: int) -> None:
+    x = torch.zeros(tokens, HIDDEN, dtype=torch.bfloat16)
+    weight = torch.zeros(64, HIDDEN, dtype=torch.bfloat16)
+    overlaps = capability >= 90
+    with patch.object(few_products, "overlaps", lambda device: overlaps):
+        few_products.normed_linear(x, x[0], 1e-5, weight, weight[:, 0].contiguous())
+        few_products.normed_swiglu(x, x[0], 1e-5, weight)
+        few_products.linear_onto(x, weight, None, x[:, :64].contiguous())
 
 
 def launch_lossless_products() -> None:

@@ -15,7 +15,8 @@ from triton.runtime.interpreter import InterpretedFunction
 _FREE = {
     "alias", "as_strided", "detach", "empty", "empty_like", "empty_strided", "expand", "lift_fresh",
     "new_empty", "permute", "select", "slice", "split", "t", "transpose", "unsqueeze", "view",
-    "_reshape_alias", "_unsafe_view", "new_empty_strided", "resolve_conj", "resolve_neg", "to",
+    "_reshape_alias", "_unsafe_view", "new_empty_strided", "reshape", "resolve_conj", "resolve_neg",
+    "to",
 }  # fmt: skip
 """Operations that launch nothing: views, memory without values, and what is made of others."""
 

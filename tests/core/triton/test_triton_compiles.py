@@ -17,8 +17,8 @@ pytest.importorskip("triton")
 DECODE = {"_rotate_and_store", "_attend_split", "_merge_splits"}
 OTHERS = {
     "_attend_whole", "_copy", "_decode_12", "_feed", "_fill_bins", "_gather", "_merge_chunks",
-    "_norm", "_product", "_product_12", "_product_narrow", "_settle", "_sum", "_sum_bins",
-    "_swiglu", "_widen", "find_peaks", "take_peaks",
+    "_norm", "_product", "_product_12", "_product_few", "_product_narrow", "_settle", "_sum",
+    "_sum_bins", "_swiglu", "_widen", "find_peaks", "take_peaks",
 }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from skerry_core.kernels.rope import rope_frequencies
 from skerry_core.kernels.torch.attention import AttentionForm
 from skerry_core.kernels.torch.experts import ExpertWeights, run_experts
 from skerry_core.kernels.torch.quantized import Matrix, stacked
-from skerry_core.kernels.torch.torch_ops import TORCH_OPS, Ops, capped
+from skerry_core.kernels.torch.torch_ops import TORCH_OPS, Ops, capped, of_one_rank
 from skerry_core.models.sharding import Shard, whole_model
 from skerry_core.models.tensor_names import EMBEDDING, FINAL_NORM, HEAD
 
@@ -171,6 +171,11 @@ class Decoder:
     def is_last(self) -> bool:
         """Return whether logits are made of what the layers make."""
         return self.weights.head is not None
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether layers have all of their heads and outputs here."""
+        return self._ops.reduce is of_one_rank
 
     def rope_table(self, layer: int) -> tuple[Tensor, Tensor] | None:
         """Return a layer's cosines and sines; None where nothing is rotated."""

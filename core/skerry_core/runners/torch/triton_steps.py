@@ -10,6 +10,9 @@ result does.
 All graphs share their memory, the place of their logits and that of their tokens, since only one
 runs at a time.
 
+Up to 16 tokens take products that have norms, SwiGLU and the residual stream in them, where layers
+are plain (`few_rows`).
+
 When invariant, products are our own, of which a row has the same bits in tiles of all sizes, and
 all attention goes in pieces of 256 tokens, merged in order.
 
@@ -55,6 +58,7 @@ from skerry_core.kernels.triton.attention import (
 from skerry_core.kernels.triton.triton_sampling import choose
 from skerry_core.runner import Progress
 from skerry_core.runners.torch.device_sizes import row_buckets
+from skerry_core.runners.torch.few_rows import MOST_ROWS, hidden_of_few, takes_few_rows
 from skerry_core.runners.torch.paged_kv import PagedKV
 from skerry_core.runners.torch.triton_arrangement import (
     Arrangement,
@@ -111,6 +115,7 @@ class TritonSteps:
         self._decoder = decoder
         self._kv = kv
         self._is_invariant = is_invariant
+        self._takes_few = not is_invariant and takes_few_rows(decoder)
         config = decoder.config
         self._group = config.num_heads // config.num_kv_heads
         self._device = kv.kv.device
@@ -272,7 +277,8 @@ class TritonSteps:
             x = decoder.embedded(inputs.token_ids)
         else:
             x = arrived[: len(inputs.token_ids)]
-        hidden = decoder.hidden(x, attend)
+        is_few = self._takes_few and len(x) <= MOST_ROWS
+        hidden = hidden_of_few(decoder, x, attend) if is_few else decoder.hidden(x, attend)
         if not decoder.is_last:
             return hidden
         count = len(inputs.samples)
