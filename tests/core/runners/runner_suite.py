@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from bench.subjects.requests import Request, SamplingParams
 from bench.subjects.samples import samples_of
-from tests.core.pipeline.stage_threads import open_pipeline
 from tests.core.random_models import (
     LLAMA3_JSON,
     alike,
@@ -124,6 +123,8 @@ def open_numba(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
 
 
 def open_stages(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
+    from tests.core.pipeline.stage_threads import open_pipeline
+
     return open_pipeline(weights, CACHE, 2, **sizes)
 
 

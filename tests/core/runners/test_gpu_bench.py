@@ -32,19 +32,34 @@ pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="shows what they do without a GPU"),
 ]
 CPU = torch.device("cpu")
+BARE = "tests.core.triton.bare_machine"
 
 
-def started(env: dict[str, str], module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def started(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", module, *arguments], env=env, cwd=ROOT, check=False,
-        capture_output=True, text=True,
-    )  # fmt: skip
+        [sys.executable, *arguments], env=env, cwd=ROOT, check=False, capture_output=True, text=True
+    )
 
 
 def test_it_refuses_without_a_gpu(subprocess_env: dict[str, str]) -> None:
-    told = started(subprocess_env, "bench.gpu")
+    told = started(subprocess_env, "-m", "bench.gpu")
     assert told.returncode == 2
     assert "measures a CUDA device, and there is none" in told.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["-m", "pytest", "-p", BARE, "-m", "gpu", "--co", "-q", "tests/core/triton"],
+        ["-c", f"import {BARE}, bench.device.gpu_profiles, bench.device.sweep.cases"],
+    ],
+    ids=["tests", "programs"],
+)
+def test_a_gpus_machine_has_all_that_is_imported(
+    subprocess_env: dict[str, str], arguments: list[str]
+) -> None:
+    told = started(subprocess_env, *arguments)
+    assert told.returncode == 0, told.stdout + told.stderr
 
 
 @pytest.mark.parametrize(
@@ -54,7 +69,7 @@ def test_a_dry_run_tells_its_figures(
     subprocess_env: dict[str, str], tmp_path: Path, only: str
 ) -> None:
     file = tmp_path / "gpu.json"
-    told = started(subprocess_env, "bench.gpu", "--dry", "--json", str(file), "--only", only)
+    told = started(subprocess_env, "-m", "bench.gpu", "--dry", "--json", str(file), "--only", only)
     assert told.returncode == 0, told.stderr
     report = json.loads(file.read_text())
     assert report["dry"]
@@ -72,7 +87,7 @@ def test_a_dry_profile_tells_steps_and_their_kernels(
     subprocess_env: dict[str, str], tmp_path: Path
 ) -> None:
     file = tmp_path / "profile.json"
-    told = started(subprocess_env, "bench.gpu_profile", "--dry", "--json", str(file))
+    told = started(subprocess_env, "-m", "bench.gpu_profile", "--dry", "--json", str(file))
     assert told.returncode == 0, told.stderr
     parts = json.loads(file.read_text())["parts"]
     assert list(parts) == ["decode, 1 rows", "decode, 2 rows", "prefill"]
@@ -88,7 +103,7 @@ def test_a_dry_sweep_tries_candidates_of_every_case(
     subprocess_env: dict[str, str], tmp_path: Path
 ) -> None:
     file = tmp_path / "sweep.json"
-    told = started(subprocess_env, "bench.gpu_sweep", "--dry", "--json", str(file))
+    told = started(subprocess_env, "-m", "bench.gpu_sweep", "--dry", "--json", str(file))
     assert told.returncode == 0, told.stderr
     parts = json.loads(file.read_text())["parts"]
     assert len(parts) == 20
@@ -127,7 +142,7 @@ def test_what_comes_after_a_process_that_ended_is_measured_by_another(
     env = subprocess_env | {"PYTHONPATH": f"{tmp_path}:{subprocess_env['PYTHONPATH']}"}
     file = tmp_path / "report.json"
     file.write_text(json.dumps({"parts": {"first": {}}, "failures": {}}))  # of an earlier run
-    told = started(env, "a_program", "--json", str(file), "--skip", "other")
+    told = started(env, "-m", "a_program", "--json", str(file), "--skip", "other")
     assert told.returncode == 1
     report = json.loads(file.read_text())
     assert report["failures"] == {
