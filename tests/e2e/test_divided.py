@@ -12,11 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from tests.core.random_models import random_weights, write_safetensors
 from tests.core.runners.runner_suite import MODELS
 from tests.e2e.command import SECONDS, Skerry, is_alive, until
-from tests.e2e.test_topology import ask_node
+from tests.e2e.up.test_topology import ask_node
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 pytestmark = pytest.mark.slow
@@ -31,6 +32,17 @@ pools:
   - {{name: stages, region: here, role: hybrid, model: "{NAME}", runner: torch-deterministic,
      threads: 1, kv_blocks: 24, parallel: {{pipeline: 2}}}}
   - {{name: whole, region: here, role: hybrid, model: "{NAME}", runner: torch-deterministic,
+     threads: 1, kv_blocks: 24}}
+edges: [{{name: edge, region: here, port: 0}}]
+"""
+
+
+SPLIT = f"""
+regions: [{{name: here, iata: FRA}}]
+pools:
+  - {{name: prefill, region: here, role: prefill, model: "{NAME}", runner: torch-deterministic,
+     threads: 1, kv_blocks: 24, parallel: {{tensor: 2}}}}
+  - {{name: decode, region: here, role: decode, model: "{NAME}", runner: torch-deterministic,
      threads: 1, kv_blocks: 24}}
 edges: [{{name: edge, region: here, port: 0}}]
 """
@@ -61,7 +73,11 @@ def ranks_of(node: dict[str, Any]) -> list[int]:
     pid = node["pid"]
     tasks = Path(f"/proc/{pid}/task").iterdir()
     found = [child for task in tasks for child in (task / "children").read_text().split()]
-    return [int(child) for child in found]
+    return [int(child) for child in found if "ranks.child" in command_of(child)]
+
+
+def command_of(pid: str) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text()
 
 
 def test_a_node_runs_parts_of_layers_in_two_processes(skerry: Skerry) -> None:
@@ -76,10 +92,7 @@ def test_a_node_runs_parts_of_layers_in_two_processes(skerry: Skerry) -> None:
 
 def test_streams_go_on_elsewhere_when_a_rank_is_killed(skerry: Skerry, tmp_path: Path) -> None:
     """From a node of two stages to one that has the whole model, and the same build."""
-    topology = tmp_path / "topology.yaml"
-    topology.write_text(TOPOLOGY)
-    done = skerry("up", "--detach", "--topology", str(topology))
-    assert done.returncode == 0, done.stderr
+    start(skerry, tmp_path / "topology.yaml", TOPOLOGY)
     divided = next(n for n in skerry.status()["nodes"] if n["id"] == "here-stages-0")
     (rank,) = ranks_of(divided)
     running = threading.Barrier(STREAMS + 1)
@@ -106,6 +119,43 @@ def test_streams_go_on_elsewhere_when_a_rank_is_killed(skerry: Skerry, tmp_path:
         struck.result()
     assert texts == [stream(seed, lambda: None) for seed in range(STREAMS)]
     until(lambda: not is_alive(divided["pid"]))
+
+
+def test_two_ranks_prefill_for_one_that_decodes(skerry: Skerry, tmp_path: Path) -> None:
+    """With consent, since sums of two ranks are another build; the same tokens, within rounding."""
+    start(skerry, tmp_path / "topology.yaml", SPLIT)
+    asked = ASKED | {"max_tokens": 20, "temperature": 0, "prompt": "Such as " * 40}
+    texts, computed = [], []
+    for headers in ({"x-skerry-mixed-builds": "1"}, {}):
+        before = computed_by(skerry, "here-decode-0")
+        texts.append(ask(skerry, asked, headers))
+        computed.append(computed_by(skerry, "here-decode-0") - before)
+    assert texts[0] == texts[1]
+    assert computed[0] < 64 + 20 < 320 < computed[1]  # of 320 tokens' blocks it got all but the end
+
+
+def start(skerry: Skerry, file: Path, topology: str) -> None:
+    file.write_text(topology)
+    done = skerry("up", "--detach", "--topology", str(file))
+    assert done.returncode == 0, done.stderr
+
+
+def ask(skerry: Skerry, asked: dict[str, Any], headers: dict[str, str]) -> str:
+    config = json.loads((skerry.home / "config.json").read_text())
+    url = f"{config['url']}/client/v4/accounts/{config['account_id']}/ai/run/{NAME}"
+    headers = headers | {"authorization": f"Bearer {config['api_token']}"}
+    reply = httpx.post(url, json=asked, headers=headers, timeout=SECONDS)
+    assert reply.status_code == 200, reply.text
+    text: str = reply.json()["result"]["response"]
+    return text
+
+
+def computed_by(skerry: Skerry, node: str) -> int:
+    """Tokens that a node has computed, by its own word."""
+    found = next(each for each in skerry.status()["nodes"] if each["id"] == node)
+    (engine,) = ask_node(found, "GET", "/status").json()["engines"].values()
+    count: int = engine["computed_tokens"]
+    return count
 
 
 def is_running(node: dict[str, Any]) -> bool:
