@@ -9,7 +9,6 @@ of them is zeros on all but one.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import lcm
@@ -17,12 +16,14 @@ from math import lcm
 import numpy as np
 
 from skerry_core.config import ConfigError, ModelConfig
-from skerry_core.models.tensor_names import EMBEDDING, HEAD
+from skerry_core.models.stages import ModelStage
+from skerry_core.models.tensor_names import EMBEDDING, FINAL_NORM, HEAD
 from skerry_core.weights.tensors import FORMATS, Bytes, FileTensor, row_bytes
 
-_LAYER = re.compile(r"blk\.(\d+)\.(.+)")
 _WIDTH_STEP = 32  # of feed-forward networks where it goes: weights that are narrowed share scales
 _CUTS = {  # axis, and what it counts
+    EMBEDDING: (-2, "vocabulary"),
+    HEAD: (-2, "vocabulary"),
     "attn_q.weight": (-2, "queries"),
     "attn_k.weight": (-2, "keys"),
     "attn_v.weight": (-2, "keys"),
@@ -47,20 +48,9 @@ _ADDED_ONCE = ("attn_output.bias", "ffn_down_exps.bias")
 class Shard:
     """What one rank has of a model."""
 
-    layers: range
-    num_layers: int  # of the model
+    stage: ModelStage  # whose layers are here,
     tensor_rank: int = 0
-    tensor_size: int = 1
-
-    @property
-    def is_first(self) -> bool:
-        """Return whether tokens come in here."""
-        return self.layers.start == 0
-
-    @property
-    def is_last(self) -> bool:
-        """Return whether logits are made here."""
-        return self.layers.stop == self.num_layers
+    tensor_size: int = 1  # divided among so many ranks
 
     def tokens(self, config: ModelConfig) -> range:
         """Return the tokens whose rows of embedding and head are here: of the last ranks fewer
@@ -81,7 +71,7 @@ class Shard:
 
 def whole_model(config: ModelConfig) -> Shard:
     """Return what one rank alone has."""
-    return Shard(layers=range(config.num_layers), num_layers=config.num_layers)
+    return Shard(stage=ModelStage(0, config.num_layers, config.num_layers))
 
 
 def sharded(
@@ -94,29 +84,17 @@ def sharded(
     """
     _check(config, shard)
     parts = _parts(config, tensors, shard)
-    own: dict[str, FileTensor] = {}
-    for name, tensor in tensors.items():
-        if match := _LAYER.fullmatch(name):
-            layer, module = int(match[1]), match[2]
-            if layer in shard.layers:
-                local = f"blk.{layer - shard.layers.start}.{module}"
-                own[local] = _own(name, module, tensor, parts, shard)
-        elif name == EMBEDDING:
-            rows = _cut(name, tensor, -2, parts["vocabulary"])
-            if shard.is_first:
-                own[name] = rows
-            elif shard.is_last and config.tied_embeddings:
-                own[HEAD] = rows
-        elif name != HEAD:
-            own[name] = tensor
-        elif shard.is_last:
-            own[name] = _cut(name, tensor, -2, parts["vocabulary"])
+    stage = shard.stage
+    own = {FINAL_NORM: tensors[FINAL_NORM]}  # of every stage: it says device and dtype
+    for local, name in stage.tensors(config, tensors).items():
+        module = local.split(".", 2)[-1] if local.startswith("blk.") else local
+        is_head = local == EMBEDDING and not stage.is_first
+        own[HEAD if is_head else local] = _own(name, module, tensors[name], parts, shard)
     experts = config.experts
     if experts is not None:
         experts = replace(experts, width=len(parts["expert width"]))
     local_config = replace(
-        config,
-        layers=tuple(config.layers[index] for index in shard.layers),
+        stage.config(config),
         num_heads=config.num_heads // shard.tensor_size,
         num_kv_heads=len(shard.kv_heads(config)),
         intermediate_size=len(parts["width"]),
@@ -127,8 +105,6 @@ def sharded(
 
 def _check(config: ModelConfig, shard: Shard) -> None:
     size = shard.tensor_size
-    if not shard.layers or shard.num_layers != config.num_layers:
-        raise ConfigError(f"a stage of layers {shard.layers} of {config.num_layers}")
     heads, kv_heads = config.num_heads, config.num_kv_heads
     if heads % size or (kv_heads % size and size % kv_heads):
         raise ConfigError(

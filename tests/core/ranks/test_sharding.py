@@ -16,6 +16,7 @@ from tests.core.runners.saved_family import save
 from skerry_core.batch import Float32
 from skerry_core.config import LayerConfig, ModelConfig
 from skerry_core.models.sharding import Shard
+from skerry_core.models.stages import ModelStage
 from skerry_core.models.tensor_names import expected_shapes
 from skerry_core.models.weight_file import WeightFile
 from skerry_core.weights.files import map_file
@@ -26,7 +27,7 @@ LARGE = ModelConfig(
     num_heads=4, num_kv_heads=2, head_dim=128, vocab_size=1001, max_context=512,
     tied_embeddings=False,
 )  # fmt: skip
-HALF = Shard(layers=range(1, 3), num_layers=3, tensor_rank=1, tensor_size=2)
+HALF = Shard(stage=ModelStage(1, 3, 3), tensor_rank=1, tensor_size=2)
 
 
 def check_half(part: WeightFile, whole: WeightFile, *, is_tied: bool) -> None:
@@ -87,7 +88,7 @@ def test_only_a_ranks_part_is_read(
 
     monkeypatch.setattr("skerry_core.models.weight_file.map_file", mapped)
     config = save(FAMILIES[name], tmp_path).config
-    shard = Shard(layers=range(2, 4), num_layers=4, tensor_rank=1, tensor_size=2)
+    shard = Shard(stage=ModelStage(2, 4, 4), tensor_rank=1, tensor_size=2)
     with WeightFile.open(tmp_path, shard=shard) as part:
         pieces = [piece for tensor in part.tensors.values() for piece in tensor.parts()]
         assert all(np.shares_memory(piece.by_row, files[-1]) for piece in pieces)

@@ -26,7 +26,9 @@ from tests.core.runners.runner_suite import (
 )
 from tests.core.triton.test_no_host_sync import styled
 
-from skerry_core.config import ConfigError
+from skerry_core.batch import ForwardBatch, StepResult
+from skerry_core.config import ConfigError, EngineConfig
+from skerry_core.engine.engine import Engine
 from skerry_core.page_checksums import KVChecksumError, page_checksums
 from skerry_core.ranks import RankLost
 from skerry_core.runner import BlockMover, ModelRunner, RunnerSizes, WantedSizes
@@ -38,6 +40,7 @@ from skerry_core.runners.rank_messages import (
     step_of,
 )
 from skerry_core.runners.torch.opening import LoadedModel
+from skerry_core.runners.torch.torch_group import TorchGroup
 from skerry_core.runners.torch.torch_runner import TorchRunner
 
 SIZES = {"num_blocks": 16, "max_step_tokens": 512, "max_samples": 512}
@@ -94,6 +97,38 @@ def test_stages_answer_with_the_bits_of_the_whole(runners: dict[str, ModelRunner
     )
     assert stages == whole
     assert runners["two stages"].numeric_build == runners["whole"].numeric_build
+
+
+@pytest.mark.parametrize("name", ["two stages", "two parts of two stages"])
+def test_stages_have_steps_under_way(
+    runners: dict[str, ModelRunner], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One for each, and the same answers as one by one; those that tell logprobs of their prompts,
+    or share blocks, too."""
+    group = runners[name]
+    assert isinstance(group, TorchGroup)
+    requests = requests_with_shared_prefix()
+    config = EngineConfig(max_step_tokens=64, max_draft_tokens=0)
+    with monkeypatch.context() as patched:
+        patched.setattr(group, "steps_ahead", 0)
+        expected = answers_of(Engine(group, config, model_key=b"random"), requests)
+    under_way, most = 0, 0
+
+    def launch(batch: ForwardBatch) -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        TorchGroup.launch(group, batch)
+
+    def collect() -> StepResult:
+        nonlocal under_way
+        under_way -= 1
+        return TorchGroup.collect(group)
+
+    monkeypatch.setattr(group, "launch", launch)
+    monkeypatch.setattr(group, "collect", collect)
+    assert answers_of(Engine(group, config, model_key=b"random"), requests) == expected
+    assert (most, under_way) == (2, 0)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import torch
 
 from skerry_core.batch import Float32, ForwardBatch
 from skerry_core.models.sharding import Shard
+from skerry_core.models.stages import ModelStage
 from skerry_core.runner import WantedSizes
 from skerry_core.runners.torch.opening import TorchOptions, load
 from skerry_core.runners.torch.rank_links import RankLinks
@@ -35,10 +36,8 @@ class ThreadRanks:
 
         def open_rank(rank: int) -> TorchRunner:
             stage, part = divmod(rank, tensor)
-            shard = Shard(
-                layers=stages[stage], num_layers=stages[-1].stop, tensor_rank=part,
-                tensor_size=tensor,
-            )  # fmt: skip
+            own = ModelStage(stages[stage].start, stages[stage].stop, stages[-1].stop)
+            shard = Shard(stage=own, tensor_rank=part, tensor_size=tensor)
             loaded = load(weights, chosen, shard)
             links = RankLinks(store, shard, stage, len(stages), torch.device("cpu"))
             return TorchRunner.of(loaded, loaded.fitted(wanted), links=links)

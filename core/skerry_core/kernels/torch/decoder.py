@@ -76,9 +76,9 @@ def assemble(
     missing tensor's name.
     """
     shard = shard or whole_model(config)
-    embedding = cast(Tensor, tensors[EMBEDDING]) if shard.is_first else None
+    embedding = cast(Tensor, tensors[EMBEDDING]) if shard.stage.is_first else None
     head = None
-    if shard.is_last:  # of a tied model the same, where it is not quantised
+    if shard.stage.is_last:  # of a tied model the same, where it is not quantised
         is_same = config.tied_embeddings and HEAD not in tensors
         head = embedding if is_same else tensors[HEAD]
     return DecoderWeights(

@@ -65,7 +65,7 @@ def load_decoder(
             tensors[name] = matrix if is_embedding else _narrowed(matrix, narrow)
             formats.add(tensor.format)
         is_same = file.config.tied_embeddings and (
-            shard is None or (shard.is_first and shard.is_last)
+            shard is None or (shard.stage.is_first and shard.stage.is_last)
         )
         if is_same and keeps_quantized:
             head = _tensor(stream, file.tensors[EMBEDDING], dtype, keeps_quantized=True)

@@ -64,7 +64,7 @@ class RankLinks:
 
     def receive(self, num_tokens: int, hidden_size: int, dtype: torch.dtype) -> Tensor | None:
         """Return hidden states [T, hidden] of the stage before; None: this is the first."""
-        if self._pipeline is None or self.shard.is_first:
+        if self._pipeline is None or self.shard.stage.is_first:
             return None
         arrived = torch.empty((num_tokens, hidden_size), dtype=dtype, device=self._device)
         self._pipeline.recv([arrived], self._stage - 1, 0).wait()

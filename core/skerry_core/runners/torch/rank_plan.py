@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from math import prod
 from pathlib import Path
 from typing import cast
@@ -14,6 +13,7 @@ import torch
 from skerry_core.config import ConfigError, KVFormat, ModelConfig
 from skerry_core.kernels.torch.quantized import FORMATS, Narrow, NarrowWeights
 from skerry_core.models.sharding import Shard
+from skerry_core.models.stages import stages_of
 from skerry_core.models.tensor_names import EMBEDDING, HEAD
 from skerry_core.models.weight_file import WeightFile
 from skerry_core.ranks import Parallel
@@ -61,11 +61,11 @@ def plan_ranks(weights: Path, parallel: Parallel, options: TorchOptions) -> Rank
         formats = {each.format for each in file.tensors.values()}
         if options.narrow_weights is not None:
             formats.add(options.narrow_weights)
+        equal = [1.0] * parallel.pipeline  # devices: the slowest stage is as fast as can be
+        cuts = cut(layers, head, equal, [0.0] * parallel.pipeline)
         shards = [
-            Shard(
-                layers=stage, num_layers=len(layers), tensor_rank=part, tensor_size=parallel.tensor
-            )
-            for stage in _stages(layers, head, parallel.pipeline)
+            Shard(stage=stage, tensor_rank=part, tensor_size=parallel.tensor)
+            for stage in stages_of(cuts, len(layers))
             for part in range(parallel.tensor)
         ]
         return RankPlan(
@@ -91,9 +91,3 @@ def _kept_bytes(tensor: FileTensor, options: TorchOptions) -> float:
     if options.kernels == "triton" and tensor.format in FORMATS and len(tensor.shape) == 2:
         return tensor.shape[0] * row_bytes(tensor.format, tensor.shape[1])
     return prod(tensor.shape) * options.dtype.itemsize
-
-
-def _stages(layer_bytes: Sequence[float], head_bytes: float, count: int) -> list[range]:
-    """Return layers of each stage, of which the slowest is as fast as can be on equal devices."""
-    starts = [0, *cut(layer_bytes, head_bytes, [1.0] * count, [0.0] * count)]
-    return [range(*ends) for ends in pairwise([*starts, len(layer_bytes)])]

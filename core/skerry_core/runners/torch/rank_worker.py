@@ -45,8 +45,8 @@ def open_rank(
     """Open a rank's part of the model, once the others have come to `store`. Raises WeightsError,
     ConfigError, and RuntimeError where one does not come."""
     shard, stage = plan.shards[setup.rank], setup.rank // setup.parallel.tensor
-    first, last = shard.layers.start, shard.layers.stop - 1
     part = f"{shard.tensor_rank + 1} of {shard.tensor_size}"
+    first, last = shard.stage.first, shard.stage.last - 1
     logger.info("rank %d has part %s of layers %d to %d", setup.rank, part, first, last)
     links = RankLinks(store, shard, stage, setup.parallel.pipeline, options.device)
     loaded = load(setup.weights, options, shard)
@@ -97,7 +97,7 @@ def sizes_of(message: RankMessage) -> RunnerSizes:
 def _makes_results(setup: RunnerSetup, plan: RankPlan) -> bool:
     """Return whether the first rank takes results from this one: it makes none itself."""
     shard = plan.shards[setup.rank]
-    return shard.is_last and not shard.is_first and shard.tensor_rank == 0
+    return shard.stage.is_last and not shard.stage.is_first and shard.tensor_rank == 0
 
 
 class RankWorker:

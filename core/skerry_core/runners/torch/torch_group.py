@@ -64,12 +64,13 @@ class TorchGroup:
         self.batch_invariant = runner.batch_invariant
         self.ranks = ranks
         self.feeds = runner.is_last  # else what is made is on another rank
-        self.steps_ahead = runner.steps_ahead if self.feeds else 0
+        num_stages = len({shard.stage for shard in plan.shards})
+        self.steps_ahead = runner.steps_ahead if self.feeds else num_stages - 1
         self._runner = runner
         self._shards = plan.shards
         self._channels = channels
         self._store = store
-        first_of_last = next(i for i, shard in enumerate(plan.shards) if shard.is_last)
+        first_of_last = next(i for i, shard in enumerate(plan.shards) if shard.stage.is_last)
         self._maker = None if runner.is_last else channels[first_of_last - 1]  # of results
         self._results: deque[StepResult] = deque()  # that came while something else was waited for
         self._lost: RankLost | None = None
@@ -238,9 +239,9 @@ class TorchGroup:
 
     def _part(self, rank: int) -> tuple[slice, ...]:
         """Return where a rank's part lies in blocks, [n, *kv_format.shape]."""
-        layers, heads = self._shards[rank].layers, self._shards[rank].kv_heads(self.model)
+        stage, heads = self._shards[rank].stage, self._shards[rank].kv_heads(self.model)
         whole = slice(None)
-        return whole, slice(layers.start, layers.stop), whole, slice(heads.start, heads.stop)
+        return whole, slice(stage.first, stage.last), whole, slice(heads.start, heads.stop)
 
     def _send(self, parts: Sequence[Part]) -> None:
         self._check()

@@ -94,7 +94,7 @@ class TorchRunner:
         )  # fmt: skip
         self._steps, self._choose = opened.steps, opened.choose
         self._links = links
-        self.is_last = links is None or links.shard.is_last  # and not a stage before others
+        self.is_last = links is None or links.shard.stage.is_last  # and not a stage before others
         about = [VERSION, torch.__version__, processor(device), dtype, *formats, *opened.build]
         if narrow_kv is not None:
             about.append(narrow_kv)
