@@ -1,10 +1,13 @@
-"""A model over several ranks of Torch, in real nodes over HTTP."""
+"""A model over several ranks, in real nodes over HTTP."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,10 +18,12 @@ from typing import Any
 import httpx
 import pytest
 from tests.core.random_models import random_weights, write_safetensors
-from tests.core.runners.runner_suite import MODELS
-from tests.e2e.command import SECONDS, Skerry, is_alive, until
+from tests.core.runners.runner_suite import CACHE, MODELS
+from tests.e2e.command import MODEL, ROOT, SECONDS, Skerry, is_alive, new_home, until
 from tests.e2e.up.test_topology import ask_node
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from skerry_regions.models.model_files import ModelFiles
 
 pytestmark = pytest.mark.slow
 
@@ -26,15 +31,16 @@ NAME = "@cf/me/small"
 STREAMS = 3
 ASKED = {"prompt": "The sea is " * 9, "raw": True, "seed": 7, "temperature": 1.0, "top_p": 1.0}
 # A pipeline has the build of the whole; two parts of each layer have one of their own.
-TOPOLOGY = f"""
+TOPOLOGY = """
 regions: [{{name: here, iata: FRA}}]
 pools:
-  - {{name: stages, region: here, role: hybrid, model: "{NAME}", runner: torch-deterministic,
+  - {{name: stages, region: here, role: hybrid, model: "{model}", runner: {runner},
      threads: 1, kv_blocks: 24, parallel: {{pipeline: 2}}}}
-  - {{name: whole, region: here, role: hybrid, model: "{NAME}", runner: torch-deterministic,
+  - {{name: whole, region: here, role: hybrid, model: "{model}", runner: {runner},
      threads: 1, kv_blocks: 24}}
 edges: [{{name: edge, region: here, port: 0}}]
 """
+EXAMPLE = ROOT / "examples" / "pipeline.yaml"
 
 
 SPLIT = f"""
@@ -52,6 +58,9 @@ edges: [{{name: edge, region: here, port: 0}}]
 def skerry(tmp_path: Path) -> Iterator[Skerry]:
     """A home with a small random model."""
     skerry, folder = Skerry(tmp_path / "home"), tmp_path / "small"
+    skerry.home.mkdir(mode=0o700)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    (skerry.home / "cache").symlink_to(CACHE)  # with kernels that were compiled before
     folder.mkdir()
     config = replace(MODELS["mistral"], vocab_size=257)
     write_safetensors(folder, config, random_weights(config))
@@ -90,9 +99,12 @@ def test_a_node_runs_parts_of_layers_in_two_processes(skerry: Skerry) -> None:
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == 64
 
 
-def test_streams_go_on_elsewhere_when_a_rank_is_killed(skerry: Skerry, tmp_path: Path) -> None:
+@pytest.mark.parametrize("runner", ["torch-deterministic", "numba"])
+def test_streams_go_on_elsewhere_when_a_rank_is_killed(
+    skerry: Skerry, tmp_path: Path, runner: str
+) -> None:
     """From a node of two stages to one that has the whole model, and the same build."""
-    start(skerry, tmp_path / "topology.yaml", TOPOLOGY)
+    start(skerry, tmp_path / "topology.yaml", TOPOLOGY.format(model=NAME, runner=runner))
     divided = next(n for n in skerry.status()["nodes"] if n["id"] == "here-stages-0")
     (rank,) = ranks_of(divided)
     running = threading.Barrier(STREAMS + 1)
@@ -162,3 +174,54 @@ def is_running(node: dict[str, Any]) -> bool:
     """Whether a node has streams, by its own word."""
     engines = ask_node(node, "GET", "/status").json()["engines"]
     return any(engine["running"] for engine in engines.values())
+
+
+@pytest.fixture
+def home(default_model: ModelFiles, tmp_path: Path) -> Iterator[Skerry]:
+    """A home with the default model, and kernels that were compiled before."""
+    skerry = new_home(tmp_path, default_model)
+    kernels = default_model.directory.parents[1] / "cache"
+    kernels.mkdir(exist_ok=True)
+    (skerry.home / "cache").symlink_to(kernels)
+    yield skerry
+    assert skerry("down", "--timeout", "5").returncode == 0
+
+
+def limited(skerry: Skerry, kilobytes: int, topology: Path) -> subprocess.CompletedProcess[str]:
+    """Bring a topology up in processes none of which may have more memory."""
+    command = [sys.executable, "-m", "skerry", "up", "--detach", "--topology", str(topology)]
+    return subprocess.run(
+        ["bash", "-c", f'ulimit -v {kilobytes}; exec "$@"', "bash", *command],
+        env=skerry.environ, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=SECONDS, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.model
+def test_two_processes_hold_what_one_may_not(home: Skerry, tmp_path: Path) -> None:
+    """The example, with the limit that it names, which the whole model does not fit; its text is
+    that of one process without a limit."""
+    example = EXAMPLE.read_text().replace("port: 8787", "port: 0")
+    (found,) = re.findall(r"ulimit -v (\d+)", example)
+    topology = tmp_path / "pipeline.yaml"
+    asked = {"prompt": "The harbour master", "raw": True, "max_tokens": 40, "seed": 3}
+
+    def text() -> str:
+        with home.ai() as ai:
+            return str(ai.run(MODEL, asked | {"temperature": 1.0})["response"])
+
+    topology.write_text(example)
+    done = limited(home, int(found), topology)
+    assert done.returncode == 0, done.stderr
+    (node,) = home.status()["nodes"]
+    assert len(ranks_of(node)) == 1
+    divided = text()
+    assert home("down", "--timeout", "5").returncode == 0
+    topology.write_text(example.replace("parallel: {pipeline: 2}", "parallel: {pipeline: 1}"))
+    refused = limited(home, int(found), topology)
+    assert refused.returncode != 0
+    assert "too little memory for the model and its KV" in refused.stderr
+    home("down", "--timeout", "5")
+    done = home("up", "--detach", "--topology", str(topology))
+    assert done.returncode == 0, done.stderr
+    assert text() == divided

@@ -252,6 +252,8 @@ def load(
         raise NodeCannotStart(error.message) from None
     except (CatalogError, ConfigError, ModelProblem, WeightsError) as error:
         raise NodeCannotStart(str(error)) from None
+    except MemoryError as error:
+        raise NodeCannotStart(f"too little memory for the model and its KV: {error}") from None
     return spec, files, engine
 
 

@@ -37,7 +37,7 @@ class PipelineRunner:
     model in one process: blocks of KV are interchangeable."""
 
     batch_invariant = True
-    overlaps = False
+    feeds = False  # tokens are chosen on the last stage, and embedded on the first
 
     def __init__(
         self,
@@ -59,9 +59,9 @@ class PipelineRunner:
         self.numeric_build = runner.numeric_build
         self.ranks = ranks
         self.stages = tuple(stages)
+        self.steps_ahead = len(stages) - 1
         self._section = Section(runner, below)
         self._below = below
-        self._num_launched = 0  # and not collected
         self._results = deque[StepResult]()  # that came while something else was waited for
         self._is_closed = False
 
@@ -118,11 +118,9 @@ class PipelineRunner:
         """Run a step's first stage and send it on; see `OverlappingRunner`."""
         check_batch(batch, self)
         self._section.step(batch, None)
-        self._num_launched += 1
 
     def collect(self) -> StepResult:
         """Wait for the oldest step under way; see `OverlappingRunner`."""
-        self._num_launched -= 1
         if self._results:
             return self._results.popleft()
         return result_of(self._answer(MessageKind.RESULT))
