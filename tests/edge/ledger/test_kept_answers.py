@@ -43,7 +43,7 @@ GREEDY: dict[str, Any] = {"temperature": 0}
 def edge(tmp_path: Path) -> Iterator[Deployment]:
     """An edge that remembers, whose engine says something else each time."""
     stores = Stores.in_folder(tmp_path / "stores", edge="edge-1")
-    limits = Limits(keep_alive_seconds=5.0, request_seconds=5.0, drain_seconds=1)
+    limits = Limits(keep_alive_seconds=0.2, request_seconds=5.0, drain_seconds=1)
     with deployed(tmp_path, limits, stores=stores) as deployment:
         region = deployment.region
         region.script = lambda submit: answer(f"answer {len(region.streams)}")
