@@ -11,7 +11,7 @@ from typing import TypeVar
 from starlette.requests import Request
 
 from skerry.errors import InvalidInput, SkerryError
-from skerry.wire import RunOptions
+from skerry.wire import RunOptions, SamplingFields
 from skerry_edge.api.edge_request import admitted, edge_of, principal_of
 from skerry_edge.api.fields import MAX_PATH, UNENFORCED_HEADER, header_of
 from skerry_edge.api.gateway_options import NOTED, TIMEOUT_HEADER, apply_options, note
@@ -45,6 +45,7 @@ from skerry_regions.wire.pins import Pin
 from skerry_regions.wire.protocol import Sampling, Submit
 
 MAX_PATIENCE_MS = 9_999_999_999
+NOTHING_ASKED = SamplingFields()
 
 T = TypeVar("T")
 
@@ -99,19 +100,18 @@ def job_of(
     text: TextModel,
     prompt_ids: list[int],
     sampling: Sampling,
+    asked: SamplingFields = NOTHING_ASKED,
     *,
-    stop: str | list[str] | None = None,
     num_choices: int = 1,
     plan: OutputPlan | None = None,
     prompt_logprobs: int | None = None,
     tells_stop_token: bool = False,
-    is_seeded: bool = False,
     is_raw: bool = False,
     pins: tuple[Pin, ...] = (),
     thinking: Thinking | None = None,
 ) -> Job:
-    """Return a prompt's job: what the region is sent of it, but for the time that is left. `pins`
-    are in place of what the header says."""
+    """Return a prompt's job: what the region is sent of it, but for the time that is left.
+    `sampling` was made of what was `asked`; `pins` are in place of what the header says."""
     if caller.pin_seconds and not pins:
         pins = ((len(prompt_ids), caller.pin_seconds),)
     # What follows a bare text is one too, thoughts and all.
@@ -146,11 +146,11 @@ def job_of(
         caller=caller,
         model=spec,
         text=text,
-        stops=stop_strings(stop),
+        stops=stop_strings(asked.stop),
         num_choices=num_choices,
         reader=reader,
         tells_stop_token=tells_stop_token,
-        is_seeded=is_seeded,
+        is_seeded=asked.seed is not None,
         unenforced=() if plan is None else plan.unenforced,
         ignored=() if thinking is None else thinking.ignored,
     )

@@ -21,6 +21,7 @@ from skerry.errors import Unavailable
 from skerry_edge.money.caps import Caps
 from skerry_edge.money.ceilings import CapRecord, Giving, Lease
 from skerry_edge.money.spending import Kind
+from skerry_regions.drivers.jetstream.record_worker import RecordWorker
 from skerry_regions.drivers.jetstream.stream import KeyedStream, RevisionConflict, Stored, Write
 
 RECALL_SECONDS = 0.25  # that a request waits for others to give back
@@ -49,7 +50,7 @@ class WaitingRequest:
     outcome: asyncio.Future[None]
 
 
-class Purse:
+class Purse(RecordWorker):
     """What one edge has of one payer's caps. Lives on one event loop."""
 
     def __init__(
@@ -63,6 +64,7 @@ class Purse:
         edges: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(f"money of {key}")
         self.lease = lease
         self.caps = caps  # as the configuration has them
         self.used_at = clock()
@@ -81,7 +83,6 @@ class Purse:
         self._renew_after = -float("inf")
         self._empty_until = -float("inf")  # requests without money fail: others had none lately
         self._changed = asyncio.Event()  # the record, by somebody
-        self._worker: asyncio.Task[None] | None = None
 
     # --- what requests do: nothing is awaited unless there is no room -----------------------------
 
@@ -138,14 +139,7 @@ class Purse:
         """Leave nothing unspent behind."""
         if self.is_read or self._write is not None:
             self.give("all")
-        if self._worker is not None:
-            await asyncio.gather(self._worker, return_exceptions=True)
-
-    async def end(self) -> None:
-        """Stop what is under way."""
-        if self._worker is not None:
-            self._worker.cancel()
-            await asyncio.gather(self._worker, return_exceptions=True)
+        await self._finish()
 
     async def _wait_for(self, amount: int, periods: tuple[str, ...]) -> None:
         waiting = WaitingRequest(amount, periods, asyncio.get_running_loop().create_future())
@@ -166,22 +160,10 @@ class Purse:
 
     # --- the worker -------------------------------------------------------------------------------
 
-    def _stir(self) -> None:
-        if self._worker is None:
-            self._worker = asyncio.create_task(self._work(), name="money")
-
-    async def _work(self) -> None:
-        try:
-            while await self._step():
-                pass
-        except Exception as error:
-            logger.exception("money of %s", self._key)
-            _fail(self._waiting, Unavailable(f"what is spent cannot be read: {error}"))
-        finally:
-            self._worker = None
+    def _failed(self, error: Exception) -> None:
+        _fail(self._waiting, Unavailable(f"what is spent cannot be read: {error}"))
 
     async def _step(self) -> bool:
-        """Do what is next; whether there was anything to do."""
         try:
             if self._write is not None:
                 await self._settle_write(self._write)

@@ -23,6 +23,7 @@ from skerry_edge.gate.meters import Key
 from skerry_edge.shared.rate_parts import EdgeShare, RateRecord
 from skerry_edge.shared.rate_use import LOOK_SECONDS, RateUse
 from skerry_regions.drivers.jetstream.follower import StreamFollower
+from skerry_regions.drivers.jetstream.record_worker import RecordWorker
 from skerry_regions.drivers.jetstream.specs import key_of
 from skerry_regions.drivers.jetstream.stream import KeyedStream, RevisionConflict, Stored, Write
 
@@ -134,10 +135,11 @@ class KeptUse(RateUse):
         self.keeper = keeper
 
 
-class RateKeeper:
+class RateKeeper(RecordWorker):
     """Has the parts of one limit move: one change at a time, while there is one to make."""
 
     def __init__(self, rates: NatsRates, key: str) -> None:
+        super().__init__(f"rates of {key}")
         self.key = key
         self.use = KeptUse(EdgeShare(rates.life), self)
         self._rates = rates
@@ -146,7 +148,6 @@ class RateKeeper:
         self._write: Write | None = None  # of which the outcome is not known
         self._came = asyncio.Event()
         self._num_waiting = 0
-        self._worker: asyncio.Task[None] | None = None
 
     async def part_came(self) -> None:
         """Wait until this edge has a part of all."""
@@ -162,8 +163,7 @@ class RateKeeper:
     def stir(self, *, gives_all: bool = False) -> None:
         self._gives_all = gives_all
         self._rates.keeps(self)
-        if self._worker is None:
-            self._worker = asyncio.create_task(self._work(), name="rates")
+        self._stir()
 
     def look(self, now: float) -> None:
         if self.use.look(now) or self.use.share.others_lack or self._must_read:
@@ -193,25 +193,9 @@ class RateKeeper:
 
     async def give_all(self) -> None:
         self.stir(gives_all=True)
-        if self._worker is not None:
-            await asyncio.gather(self._worker, return_exceptions=True)
-
-    async def end(self) -> None:
-        if self._worker is not None:
-            self._worker.cancel()
-            await asyncio.gather(self._worker, return_exceptions=True)
-
-    async def _work(self) -> None:
-        try:
-            while await self._step():
-                pass
-        except Exception:
-            logger.exception("rates of %s", self.key)
-        finally:
-            self._worker = None
+        await self._finish()
 
     async def _step(self) -> bool:
-        """Do what is next; whether there was anything to do."""
         try:
             if self._write is not None:
                 await self._settle_write(self._write)

@@ -216,7 +216,6 @@ def sampling(
     temperature: float,
     max_tokens: int,
     min_tokens: int = 0,
-    ignore_stop_tokens: bool = False,
     logprobs: int | None = None,
 ) -> Sampling:
     """Return the region's sampling parameters: the request's, else the model's `defaults`, else
@@ -236,7 +235,7 @@ def sampling(
         logprobs=logprobs,
         max_tokens=max_tokens,
         min_tokens=min_tokens,
-        stop_token_ids=() if ignore_stop_tokens else tuple(text.stop_token_ids),
+        stop_token_ids=() if request.ignore_eos else tuple(text.stop_token_ids),
     )
 
 

@@ -65,7 +65,6 @@ async def chat_job(
         temperature=OPENAI_TEMPERATURE,
         max_tokens=limit,
         min_tokens=output_floor(asked.min_tokens, limit),
-        ignore_stop_tokens=bool(asked.ignore_eos),
         logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
     )
     return job_of(
@@ -74,10 +73,9 @@ async def chat_job(
         text,
         prompt_ids,
         style,
-        stop=asked.stop,
+        asked,
         num_choices=asked.n or 1,
         plan=plan,
-        is_seeded=asked.seed is not None,
         pins=pins,
         thinking=wanted,
     )

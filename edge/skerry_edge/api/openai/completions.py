@@ -128,7 +128,6 @@ def _job(
         temperature=OPENAI_TEMPERATURE,
         max_tokens=limit,
         min_tokens=output_floor(asked.min_tokens, limit),
-        ignore_stop_tokens=bool(asked.ignore_eos),
         logprobs=asked.logprobs,
     )
     return job_of(
@@ -137,11 +136,10 @@ def _job(
         text,
         prompt_ids,
         style,
-        stop=asked.stop,
+        asked,
         num_choices=asked.n or 1,
         prompt_logprobs=prompt_logprobs,
         tells_stop_token=True,
-        is_seeded=asked.seed is not None,
         is_raw=True,
     )
 

@@ -162,12 +162,10 @@ async def _job(
         spec.sampling,
         temperature=NATIVE_TEMPERATURE,
         max_tokens=limit,
-        ignore_stop_tokens=bool(asked.ignore_eos),
     )
-    is_seeded = asked.seed is not None
     return job_of(
-        caller, spec, text, prompt_ids, style,
-        stop=asked.stop, plan=plan, is_seeded=is_seeded, thinking=wanted, is_raw=bool(asked.raw),
+        caller, spec, text, prompt_ids, style, asked,
+        plan=plan, thinking=wanted, is_raw=bool(asked.raw),
     )  # fmt: skip
 
 
