@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import cast
 
 import numpy as np
 import torch
@@ -17,10 +18,15 @@ from skerry_core.config import BLOCK_SIZE
 from skerry_core.kernels.torch.quantized import Matrix, NarrowWeights, in_fewer_bits
 from skerry_core.kernels.torch.torch_sampling import DRAW, MASS
 from skerry_core.kernels.triton import attention as triton_attention
+from skerry_core.kernels.triton import few_products, invariant_product, triton_ops, triton_sampling
 from skerry_core.kernels.triton import matmul as triton_matmul
-from skerry_core.kernels.triton import triton_ops, triton_sampling
 from skerry_core.runners.torch.triton_arrangement import tiles
 
+_TILES = (  # of products with the same bits in any batch, by the most rows
+    (16, "_FEW", ((16, 32, 4, 5), (16, 128, 4, 4), (16, 64, 8, 5), (16, 64, 4, 4), (16, 64, 4, 6))),
+    (64, "_SOME", ((64, 32, 4, 5), (64, 128, 4, 4), (64, 128, 8, 4), (64, 64, 4, 3))),
+    (1 << 30, "_MANY", ((128, 256, 8, 3), (256, 128, 8, 3), (128, 128, 8, 4), (64, 256, 8, 4))),
+)
 _LAYERS = 8  # whose matrices are multiplied by in turn: more than a cache holds
 
 
@@ -36,14 +42,14 @@ def cases(subject: Subject) -> list[tuple[str, Callable[[], Case]]]:
     for rows in (many, few):
         add(f"attention, {rows} rows decode", partial(_decode_attention, subject, rows))
         add(f"product, deterministic, {rows} rows", partial(_product, subject, rows, None, True))
+    for matrix in ("qkv", "gate_up", "down"):
+        add(f"product, {matrix}, {few} rows", partial(_few_product, subject, few, matrix))
     add("attention, prefill", partial(_prefill_attention, subject))
     for rows in (subject.sizes.streams, few):
         add(f"sampling, {rows} rows", partial(_sampling, subject, rows))
     for form in forms:
         for rows in (few, many):
             add(f"product, {form}, {rows} rows", partial(_product, subject, rows, form, False))
-    for rows in (few, many):
-        add(f"product, bf16, {rows} rows", partial(_product, subject, rows, None, False))
     count = subject.sizes.prefill
     add("product, fp8, prefill", partial(_product, subject, count, "fp8", False))
     add("product, deterministic, prefill", partial(_product, subject, count, None, True))
@@ -143,7 +149,35 @@ def _product(
         return torch.cat([linear(x, matrix, None).flatten() for x, matrix in pairs])
 
     least = max(num_bytes / subject.copy_rate, operations / subject.product_rate)
-    return Case(name, lambda: call, least)
+    return Case(name, lambda: call, least, _invariant_tiles(rows) if deterministic else ())
+
+
+def _invariant_tiles(rows: int) -> list[Change]:
+    """Return other tiles for so many rows: rows, outputs, warps and stages."""
+    module = invariant_product
+    name, shapes = next((name, shapes) for most, name, shapes in _TILES if rows <= most)
+    return [Change(module, name, module.TileShape(*shape)) for shape in shapes]
+
+
+def _few_product(subject: Subject, rows: int, matrix: str, name: str) -> Case:
+    """Multiply as a layer of few rows does, with what stands before and behind."""
+    s, layers = subject.sizes, subject.weights.layers[:_LAYERS]
+    matrices = [cast(Tensor, getattr(layer, matrix)) for layer in layers]
+    outputs, inner = matrices[0].shape
+    x = torch.randn(rows, inner, dtype=s.dtype, device=subject.device)
+    stream = torch.randn(rows, outputs, dtype=s.dtype, device=subject.device)
+    gain = torch.ones(inner, dtype=s.dtype, device=subject.device)
+    calls: dict[str, Callable[[Tensor], Tensor]] = {
+        "qkv": lambda weight: few_products.normed_linear(x, gain, 1e-5, weight, None),
+        "gate_up": lambda weight: few_products.normed_swiglu(x, gain, 1e-5, weight),
+        "down": lambda weight: few_products.linear_onto(x, weight, None, stream),
+    }
+
+    def call() -> Tensor:
+        return torch.stack([calls[matrix](weight) for weight in matrices])
+
+    num_bytes = sum(weight.nbytes for weight in matrices)
+    return Case(name, lambda: call, num_bytes / subject.copy_rate)
 
 
 def _elementwise(subject: Subject, rows: int, name: str) -> Case:

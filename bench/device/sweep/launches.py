@@ -21,11 +21,12 @@ _WARPS = 1, 2, 4, 8, 16
 _STAGES = 2, 3, 4, 5, 6
 _DEFAULTS = {"num_warps": 4, "num_stages": 3}  # of Triton, where a launch says nothing
 _LOOPS = "INNER", "GROUPS", "WORDS", "TILE"  # what has one of these goes through several
+_DEPTHS = "INNER", "LANES", "GROUPS"  # tiles that cut no side of a grid
 _LEAST_TILE = 16  # what tensor cores take
 _SIDES = {
     "OUTPUTS": 0,
     "ROWS": 1,
-}  # of a product's grid; INNER and GROUPS cut none
+}  # of a product's grid
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,11 @@ class Launch:
 
 @dataclass(frozen=True)
 class Change:
-    """One number that is another one."""
+    """One option or constant that is another one."""
 
     owner: str | ModuleType  # a kernel's name, or whose constant it is
     name: str
-    value: int
+    value: Any
 
     def __str__(self) -> str:
         owner = self.owner if isinstance(self.owner, str) else self.owner.__name__.split(".")[-1]
@@ -87,20 +88,21 @@ def candidates_of(launch: Launch) -> list[Change]:
     wanted = {"num_warps": [n for n in _WARPS if n in (warps // 2, 2 * warps)]}
     if any(name in told for name in _LOOPS):
         wanted["num_stages"] = [n for n in _STAGES if n != stages]
-    if inner := [name for name in ("INNER", "GROUPS") if name in told]:
+    if inner := [name for name in _DEPTHS if name in told]:
         for name in (*inner, *_SIDES):
+            sizes = [size for size in (told[name] // 2, 2 * told[name]) if size >= _LEAST_TILE]
             if name in inner or _side(launch, name) is not None:
-                sizes = told[name] // 2, 2 * told[name]
-                wanted[name] = [size for size in sizes if size >= _LEAST_TILE]
+                wanted[name] = sizes
+            elif told[name.lower()] <= told[name]:  # one tile has all, whatever the grid is
+                wanted[name] = [size for size in sizes if told[name.lower()] <= size]
     return [Change(launch.kernel, name, each) for name, values in wanted.items() for each in values]
 
 
 def _side(launch: Launch, tile: str) -> int | None:
-    """Return the side of the grid that is a size over the tile that has its name."""
-    size, width, side = launch.arguments.get(tile.lower()), launch.arguments.get(tile), _SIDES[tile]
-    if size is None or width is None or side >= len(launch.grid):
-        return None
-    return side if launch.grid[side] == triton.cdiv(size, width) else None
+    """Return the side of the grid that is a size over the tile that has its name, of several."""
+    size, width, side = launch.arguments[tile.lower()], launch.arguments[tile], _SIDES[tile]
+    count = triton.cdiv(size, width)
+    return side if count > 1 and launch.grid[side : side + 1] == (count,) else None
 
 
 def _with_options(launch: Launch, options: Mapping[str, int]) -> Launch:

@@ -16,33 +16,31 @@ from bench.device.gpu_subject import Subject
 from bench.device.sweep.launches import Change, candidates_of, changed, launches_of
 from bench.device.sweep.trials import Case, sweep
 
-from skerry_core.kernels.triton import matmul as triton_matmul
-from skerry_core.kernels.triton import triton_sampling
+from skerry_core.kernels.triton import few_products, triton_sampling
 
 pytestmark = pytest.mark.triton
 
-X, WEIGHT = torch.randn(3, 64), torch.randn(100, 64)
+X, WEIGHT, STREAM = torch.randn(3, 64), torch.randn(100, 64), torch.randn(3, 100)
+EXPECTED = X @ WEIGHT.T + STREAM
 
 
 def product() -> Tensor:
-    return triton_matmul.invariant_linear(X, WEIGHT, None)
-
-
-EXPECTED = X @ WEIGHT.T
+    return few_products.linear_onto(X, WEIGHT, None, STREAM)
 
 
 def test_candidates_are_made_of_what_is_launched() -> None:
     (launch,) = launches_of(product)
-    assert (launch.kernel, launch.arguments["outputs"]) == ("_product", 100)
+    assert (launch.kernel, launch.arguments["outputs"]) == ("_product_few", 100)
     tried: dict[str, list[int]] = {}
     for change in candidates_of(launch):
         tried.setdefault(change.name, []).append(change.value)
     warps, stages = (launch.arguments[name] for name in ("num_warps", "num_stages"))
     assert tried["num_warps"] == [warps // 2, 2 * warps]
     assert stages not in tried["num_stages"]
-    for name in ("OUTPUTS", "ROWS", "INNER"):
-        half = launch.arguments[name] // 2
-        assert tried[name] == [size for size in (half, 4 * half) if size >= 16]
+    outputs, rows, inner = (launch.arguments[name] for name in ("OUTPUTS", "ROWS", "INNER"))
+    assert tried["OUTPUTS"] == [size for size in (outputs // 2, 2 * outputs) if size >= 16]
+    assert tried["INNER"] == [inner // 2, 2 * inner]
+    assert tried["ROWS"] == [2 * rows]  # one tile has all rows: the grid stays
 
 
 def launched(*changes: Change) -> tuple[tuple[int, ...], Mapping[str, Any]]:
@@ -59,14 +57,14 @@ def launched(*changes: Change) -> tuple[tuple[int, ...], Mapping[str, Any]]:
 def test_a_grid_follows_its_tiles_and_the_values_stay() -> None:
     grid, options = launched()
     tile = options["OUTPUTS"]
-    assert grid == (-(-100 // tile), 1)
-    narrow, others = launched(
-        Change("_product", "OUTPUTS", tile // 2), Change("_product", "num_warps", 16)
+    assert grid == (-(-100 // tile),)
+    wide, others = launched(
+        Change("_product_few", "OUTPUTS", 2 * tile), Change("_product_few", "num_warps", 16)
     )
-    assert narrow == (-(-100 // (tile // 2)), 1)
-    assert (others["OUTPUTS"], others["num_warps"]) == (tile // 2, 16)
-    assert launched(Change("_another", "OUTPUTS", tile // 2))[0] == grid
-    assert launched(Change("_product", "ROWS", 1))[0] == (grid[0], 3)
+    assert wide == (-(-100 // (2 * tile)),)
+    assert (others["OUTPUTS"], others["num_warps"]) == (2 * tile, 16)
+    assert launched(Change("_another", "OUTPUTS", 2 * tile))[0] == grid
+    assert launched(Change("_product_few", "ROWS", 16))[0] == grid
 
 
 def test_constants_are_others_meanwhile() -> None:
