@@ -20,6 +20,9 @@ class SamplingBatch:
     Penalties need history. Sample s owns entries `[history_start[s], history_start[s + 1])` of
     `history_ids`: the distinct tokens of its transcript (absent when it has no penalty), each with
     its count in the output so far; a count of 0 means "in the prompt only".
+
+    Where tokens are fed (`ForwardBatch.feeds`) one entry of a sample may be -1 - f, with a count of
+    1: the token that sample f of the step before makes, which counts once more if it is there.
     """
 
     samples: NDArray[np.void]  # `sampling.SAMPLE`[S]

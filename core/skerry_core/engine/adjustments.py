@@ -35,9 +35,18 @@ class TokenHistory:
 
     def append(self, token_id: int) -> None:
         """Count one more token of the output."""
-        index = self._index.setdefault(token_id, len(self._index))
-        self._ids[index] = token_id
+        known = len(self._index)
+        index = self._index.setdefault(token_id, known)
+        if index == known:
+            self._ids[index], self._counts[index] = token_id, 0
         self._counts[index] += 1
+
+    def followed_by_sample(self, sample: int) -> TokenCounts:
+        """Return the counts, and one of the token that a sample of the step before makes: see
+        `SamplingBatch`. Valid until the next call of any method."""
+        known = len(self._index)
+        self._ids[known], self._counts[known] = -1 - sample, 1
+        return TokenCounts(self._ids[: known + 1], self._counts[: known + 1])
 
     def followed_by(self, token_ids: Int32) -> TokenCounts:
         """Return the counts as if these had been appended too."""
@@ -88,12 +97,14 @@ class Adjustments:
             stops = dict.fromkeys(sampling.stop_token_ids, float("-inf"))
             self._bias_without_stops = LogitBias(biases | stops)
 
-    def histories(self, drafts: Int32) -> list[TokenCounts | None]:
+    def histories(self, drafts: Int32, expected: int) -> list[TokenCounts | None]:
         """Return what the token after each beginning of `drafts` is penalised by; the empty one
-        first."""
+        first. Nothing is drafted where a sample of the step before is `expected`, not -1."""
         history = self.history
         if history is None:
             return [None] * (len(drafts) + 1)
+        if expected >= 0:
+            return [history.followed_by_sample(expected)]
         return [
             TokenCounts(history.ids, history.counts),
             *(history.followed_by(drafts[:n]) for n in range(1, len(drafts) + 1)),

@@ -145,7 +145,8 @@ class BatchBuilder:
         histories += [None] * row.num_targets
         biases += [None] * row.num_targets
         first, made = sequence.num_tokens, sequence.output_tokens
-        histories += adjustments.histories(sequence.span(first, first + row.num_drafts))
+        drafts = sequence.span(first, first + row.num_drafts)
+        histories += adjustments.histories(drafts, sequence.expected)
         biases += [adjustments.bias(made + n) for n in range(row.num_drafts + 1)]
 
 

@@ -107,7 +107,7 @@ class PlannedRow:
     def feeds_next(self) -> bool:
         """Return whether the row makes a token that can run before it is known."""
         sequence = self.sequence
-        if not self.makes_token or sequence.matcher is not None or sequence.has_penalties:
+        if not self.makes_token or sequence.matcher is not None:
             return False
         # What ends reasoning is not what the device samples.
         return sequence.budget is None or sequence.budget.forced is None

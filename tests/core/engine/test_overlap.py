@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.core.byte_grammars import compiled, text
 from tests.core.engine.test_engine import STYLES
+from tests.core.fed_histories import whole
 from tests.core.runners.runner_suite import (
     answers_of,
     requests_that_outgrow_five_blocks,
@@ -71,6 +72,7 @@ class LaggingRunner(ToyRunner):
                 places, samples = batch.feeds.T
                 assert not batch.token_ids[places].any()
                 batch.token_ids[places] = self._made[samples].clip(min=0)
+            batch.sampling = whole(batch.sampling, self._made)
             result = super().execute(batch)
             self._made = result.token_ids
             self._results.append(result)
@@ -127,19 +129,24 @@ def test_the_next_step_is_launched_before_one_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize(
-    "needs_token",
+    "asked",
     [{"frequency_penalty": 0.5}, {"prompt_logprobs": 1}, {"exports_kv": True}],
     ids=str,
 )
-def test_a_step_that_the_next_depends_on_is_waited_for(needs_token: dict[str, Any]) -> None:
+def test_nothing_is_launched_for_who_has_all(asked: dict[str, Any]) -> None:
     engine = lagging()
     runner: Any = engine.runner
-    one = request(max_tokens=1, **needs_token)
+    one = request(max_tokens=1, **asked)
     answers(engine, [one, request("b", max_tokens=1)])
     assert runner.calls == ["launch", "collect"]
-    runner.calls.clear()
-    answers(engine, [request(max_tokens=2, frequency_penalty=0.5)])
-    assert runner.calls == ["launch", "collect"] * 2
+
+
+def test_penalties_wait_for_no_token() -> None:
+    engine = lagging()
+    runner: Any = engine.runner
+    one = request(max_tokens=9, frequency_penalty=0.5, presence_penalty=0.25)
+    assert answers(engine, [one])[one.id] == expected(one)
+    assert runner.calls == ["launch", *["launch", "collect"] * 8, "collect"]
 
 
 def test_a_grammar_runs_a_step_behind_and_holds_nobody_up() -> None:
@@ -270,7 +277,9 @@ def test_whoever_comes_and_goes(
 def test_torch_feeds_what_it_made(tmp_path: Path, deterministic: bool) -> None:
     """Alone, where bits do not depend on the batch; a full pool, where they never do."""
     path = write_model(tmp_path, "llama")
-    requests = requests_that_outgrow_five_blocks(temperature=1.3, seed=3, logprobs=2)
+    requests = requests_that_outgrow_five_blocks(
+        temperature=1.3, seed=3, logprobs=2, repetition_penalty=1.2, frequency_penalty=0.3
+    )
 
     def told(overlaps: bool) -> list[dict[str, Answer]]:
         runner = TorchRunner.open(

@@ -77,6 +77,21 @@ def test_batched_preempted_and_launched_ahead(
         assert answers[each.id] == expected(each), each.id
 
 
+def test_a_step_whose_logits_are_looked_at_is_waited_for() -> None:
+    """Of the tokens that end its reasoning the model chose none: their logprobs come later."""
+    engine = lagging()
+    runner: Any = engine.runner
+    limit = Reasoning(max_tokens=2, end_ids=(9, 8, 7))
+    one = request("one", max_tokens=7, reasoning=limit, logprobs=1)
+    other = request("b", max_tokens=7)
+    for each in (one, other):
+        engine.add(each.sequence())
+    told = run(engine)
+    assert (told["one"], told["b"]) == (expected(one), expected(other))
+    ahead, alone = ["launch", "collect"], ["collect", "launch"]
+    assert runner.calls == ["launch", *ahead * 2, *alone * 3, *ahead, "collect"]
+
+
 @pytest.mark.parametrize("step_tokens", [3, 64, 512])
 def test_drafted(monkeypatch: pytest.MonkeyPatch, step_tokens: int) -> None:
     """Drafts are the model's own answer, in which no end was written, and the one with it."""

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.core.fed_histories import without_last
 from tests.core.paged_kv import DEVICE
 from tests.properties import examples
 
@@ -16,7 +17,8 @@ from bench.subjects.samples import samples_of
 
 from skerry_core import sampling
 from skerry_core.batch import Float32, SamplingBatch
-from skerry_core.kernels.torch.torch_sampling import sample
+from skerry_core.kernels.torch.torch_penalties import fed_tokens, penalize
+from skerry_core.kernels.torch.torch_sampling import begin, sample
 from skerry_core.kernels.triton import triton_sampling
 from skerry_core.kernels.triton.triton_sampling import choose
 
@@ -52,6 +54,32 @@ def test_choices_are_those_of_the_meaning(vocab_size: int, seed: int, with_ties:
     expected = sampling.sample(logits, batch).token_ids
     told = sample(torch.from_numpy(logits).to(DEVICE), batch, choose)
     np.testing.assert_array_equal(told.token_ids, expected)
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(count=st.integers(1, 5), seed=st.integers(0, 9999), in_triton=st.booleans())
+def test_tokens_that_are_fed_count_in_histories(count: int, seed: int, in_triton: bool) -> None:
+    rng = np.random.default_rng(seed)
+    logits, batch = random_logits(count, 20, seed, with_ties=True), random_sampling(count, seed)
+    lengths = rng.integers(0, 9, count)
+    batch.history_start = np.cumsum([0, *lengths], dtype=np.int32)
+    ids = [rng.choice(20, size, replace=False) for size in lengths]
+    batch.history_ids = np.concatenate(ids).astype(np.int32)
+    batch.history_counts = rng.integers(0, 4, lengths.sum()).astype(np.int32)
+    batch.samples["repetition_penalty"] = rng.choice([1, 0.5, 1.3], count)
+    batch.samples["frequency_penalty"] = rng.choice([0, -2, 0.7], count)
+    batch.samples["presence_penalty"] = rng.choice([0, -2, 0.7], count)
+    batch.samples["temperature"] = rng.choice([0, 1.7], count) if in_triton else 0
+    fed, made = without_last(batch, rng, 2 * count)
+    before = torch.from_numpy(made).to(DEVICE).long()
+    on_device = torch.from_numpy(logits).to(DEVICE)
+    told = begin(on_device, fed, choose if in_triton else None, None, fed_tokens(fed, before))
+    np.testing.assert_array_equal(told.result().token_ids, sampling.sample(logits, batch).token_ids)
+    adjusted = on_device.clone()
+    penalize(adjusted, fed, fed_tokens(fed, before))
+    whole = on_device.clone()
+    penalize(whole, batch, None)
+    assert torch.equal(adjusted, whole)
 
 
 def test_a_vocabulary_of_several_chunks() -> None:

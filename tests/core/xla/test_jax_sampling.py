@@ -13,6 +13,7 @@ from bench.subjects.samples import samples_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
+from tests.core.fed_histories import without_last
 from tests.core.runners.runner_suite import CACHE
 from tests.core.test_sampling import INF, assert_same
 from tests.properties import examples
@@ -104,6 +105,22 @@ def random_sampling(rng: np.random.Generator, count: int) -> SamplingBatch:
 def test_choices_and_logprobs_are_those_of_the_meaning(shape: str, count: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     check(LOGITS[shape](rng, count).astype(np.float32), random_sampling(rng, count))
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(count=st.integers(1, ROWS), seed=st.integers(0, 9999))
+def test_tokens_that_are_fed_count_in_histories(count: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    logits = rng.integers(-3, 3, (count, VOCAB)).astype(np.float32)
+    sampling = random_sampling(rng, count)
+    fed, made = without_last(sampling, rng, 2 * ROWS)
+    mesh = mesh_of(1)
+    sampler = OnDevice(VOCAB, 2 * ROWS, mesh)
+    sampler.made = place(made, mesh, P())
+    padded = np.zeros((ROWS, VOCAB), np.float32)
+    padded[:count] = logits
+    result = sampler.begin(place(padded, mesh, P()), fed).result()
+    assert_same(result, sample(logits, sampling), sampling)
 
 
 def test_weights_whose_sum_a_float64_does_not_hold() -> None:

@@ -84,6 +84,33 @@ def choose(adjusted: Array, style: Style[Array], searches: Searches, width: int)
 
 
 @jax.jit
+def fed_history(
+    made: Array, source: Array, is_known: Array, repetition: Array, frequency: Array,
+    presence: Array,
+) -> History[Array]:  # fmt: skip
+    """Return the history of tokens that the step before made: of sample `source` i32[S], -1 for
+    none, to be counted once unless `is_known` bool[S] says that the token is in the sample's
+    history already. The penalties are those of the S samples."""
+    token = jnp.where(source >= 0, made[source], -1)
+    is_new = (token >= 0) & ~is_known
+    sample = jnp.where(is_new, jnp.arange(len(token), dtype=jnp.int32), len(token))
+    times = jnp.ones_like(token)
+    return History(sample, token, times, repetition, frequency, presence)
+
+
+@jax.jit
+def count_fed(
+    made: Array, source: Array, history: History[Array], is_known: Array
+) -> tuple[History[Array], Array]:
+    """Count such tokens once more where they are in a history; return of which samples they are,
+    beside those that are known so already."""
+    token = jnp.where(source >= 0, made[source], -1)
+    is_fed = token.at[history.sample].get(mode="fill", fill_value=-1) == history.token
+    is_known = is_known.at[history.sample].max(is_fed, mode="drop")
+    return history._replace(times=history.times + is_fed), is_known
+
+
+@jax.jit
 def penalize(logits: Array, history: History[Array]) -> Array:
     """Apply step 2 of the meaning."""
     at = history.sample, history.token

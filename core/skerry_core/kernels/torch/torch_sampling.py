@@ -20,8 +20,9 @@ from torch import Tensor
 from skerry_core.batch import SamplingBatch, StepResult
 from skerry_core.exact_math import log_f32, log_f64, uniform
 from skerry_core.kernels.torch.torch_math import exp_f32
-from skerry_core.kernels.torch.torch_staging import HostFetch, send
-from skerry_core.sampling import GREEDY_TEMPERATURE, MAX_LOGIT, WEIGHT_ONE, draws_typical
+from skerry_core.kernels.torch.torch_penalties import clean, owners, penalize
+from skerry_core.kernels.torch.torch_staging import HostFetch, send, to_device
+from skerry_core.sampling import GREEDY_TEMPERATURE, WEIGHT_ONE, draws_typical
 
 COUNT, MASS, DRAW = range(3)  # searches, in this order: where top_k and top_p cut, and the token
 
@@ -81,18 +82,20 @@ def begin(
     sampling: SamplingBatch,
     choose: Choose | None = None,
     chosen: Tensor | None = None,
+    fed: Tensor | None = None,
 ) -> Sampled:
     """Do as `sample` does, without waiting. Nothing reads `logits`, or the batch, once this
     returns, but what the device does before whatever is launched next.
 
-    `chosen` i64[S] was chosen already of logits without NaN, where nothing adjusts them.
+    `chosen` i64[S] was chosen already of logits without NaN, where nothing adjusts them; `fed` is
+    what `torch_penalties.fed_tokens` returned.
     """
     samples, raw = sampling.samples, logits
     if chosen is None:
-        raw = _clean(logits.float())
-        adjusted = _adjusted(raw, sampling)
+        raw = clean(logits.float())
+        adjusted = _adjusted(raw, sampling, fed)
         if choose is None:
-            targets = _to(samples["target"], logits.device).long()
+            targets = to_device(samples["target"], logits.device).long()
             chosen = torch.where(targets >= 0, targets, _chosen(adjusted, sampling))
         else:
             on_device = send(styles(samples), logits.device)
@@ -133,35 +136,30 @@ def _chosen(adjusted: Tensor, sampling: SamplingBatch) -> Tensor:
     is_drawn = (samples["temperature"] >= GREEDY_TEMPERATURE) & (samples["target"] < 0)
     drawing = np.flatnonzero(is_drawn)
     if len(drawing):
-        rows = _to(drawing, adjusted.device)
+        rows = to_device(drawing, adjusted.device)
         chosen[rows] = _draw(adjusted[rows], samples[drawing])
     return torch.where(adjusted.amax(-1) > -torch.inf, chosen, -1)
 
 
-def _clean(logits: Tensor) -> Tensor:
-    """Return logits with NaN as -inf and +inf as the largest float32."""
-    return logits.nan_to_num(nan=-torch.inf, posinf=float(MAX_LOGIT), neginf=-torch.inf)
-
-
-def _adjusted(raw: Tensor, sampling: SamplingBatch) -> Tensor:
+def _adjusted(raw: Tensor, sampling: SamplingBatch, fed: Tensor | None) -> Tensor:
     """Apply penalties, bias, grammar mask and typical_p, in that order, to a copy; return `raw`
     itself where there are none."""
     if not adjusts(sampling):
         return raw
     adjusted = raw.clone()
     if len(sampling.history_ids):
-        _penalize(adjusted, sampling)
+        penalize(adjusted, sampling, fed)
     if len(sampling.bias_ids):
-        rows = _owners(sampling.bias_start, raw.device)
-        ids = _to(sampling.bias_ids, raw.device).long()
-        values = _to(sampling.bias_values, raw.device)
-        adjusted[rows, ids] = _clean(adjusted[rows, ids] + values)
+        rows = to_device(owners(sampling.bias_start), raw.device)
+        ids = to_device(sampling.bias_ids, raw.device).long()
+        values = to_device(sampling.bias_values, raw.device)
+        adjusted[rows, ids] = clean(adjusted[rows, ids] + values)
     if sampling.allowed.shape[1]:
         allowed = _unpacked(sampling.allowed, raw.shape[1], raw.device)
         adjusted.masked_fill_(~allowed, -torch.inf)
     drawing = np.flatnonzero(draws_typical(sampling.samples))
     if len(drawing):
-        rows = _to(drawing, raw.device)
+        rows = to_device(drawing, raw.device)
         adjusted[rows] = _typical(adjusted[rows], sampling.samples[drawing])
     return adjusted
 
@@ -169,31 +167,17 @@ def _adjusted(raw: Tensor, sampling: SamplingBatch) -> Tensor:
 def _typical(adjusted: Tensor, samples: NDArray[np.void]) -> Tensor:
     """Return logits f32[rows, V] with -inf for the tokens that typical_p leaves out."""
     device = adjusted.device
-    x = (adjusted - adjusted.amax(-1, keepdim=True)) / _to(samples["temperature"], device)[:, None]
+    temperature = to_device(samples["temperature"], device)[:, None]
+    x = (adjusted - adjusted.amax(-1, keepdim=True)) / temperature
     weight = weights(x)
     moments = torch.where(weight > 0, exp_f32(x).double() * x.double(), 0)
     moment = (moments * WEIGHT_ONE).round().long().sum(-1, keepdim=True)
     mean = (moment.double() / weight.sum(-1, keepdim=True).double()).float()
     distance, nearest = (x - mean).abs().sort(dim=-1)
     running = weight.gather(1, nearest).cumsum(-1)
-    limit = _to(samples["typical_p"], device)[:, None].double() * running[:, -1:].double()
+    limit = to_device(samples["typical_p"], device)[:, None].double() * running[:, -1:].double()
     last = (running < limit).sum(-1, keepdim=True).clamp(max=running.shape[1] - 1)
     return adjusted.where((x - mean).abs() <= distance.gather(1, last), -torch.inf)
-
-
-def _penalize(adjusted: Tensor, sampling: SamplingBatch) -> None:
-    device = adjusted.device
-    owners = _owners(sampling.history_start, device)
-    ids = _to(sampling.history_ids, device).long()
-    counts = _to(sampling.history_counts, device).float()
-    samples = sampling.samples
-    repetition = _to(samples["repetition_penalty"], device)[owners]
-    frequency = _to(samples["frequency_penalty"], device)[owners]
-    presence = _to(samples["presence_penalty"], device)[owners]
-    x = adjusted[owners, ids]
-    x = torch.where(x > 0, x / repetition, x * repetition)
-    x = x - frequency * counts
-    adjusted[owners, ids] = _clean(torch.where(counts > 0, x - presence, x))
 
 
 def _draw(adjusted: Tensor, samples: NDArray[np.void]) -> Tensor:
@@ -204,15 +188,15 @@ def _draw(adjusted: Tensor, samples: NDArray[np.void]) -> Tensor:
     device, last = adjusted.device, adjusted.shape[1] - 1
     # Adding 0 makes -0 equal to 0 also for sorts that compare bits.
     ordered, ids = (adjusted + 0.0).sort(dim=-1, descending=True, stable=True)
-    x = (ordered - ordered[:, :1]) / _to(samples["temperature"], device)[:, None]
+    x = (ordered - ordered[:, :1]) / to_device(samples["temperature"], device)[:, None]
 
-    kept = (x >= _to(_lowest(samples["min_p"]), device)[:, None]).sum(-1, keepdim=True)
-    top_k = _to(samples["top_k"], device)[:, None]
+    kept = (x >= to_device(_lowest(samples["min_p"]), device)[:, None]).sum(-1, keepdim=True)
+    top_k = to_device(samples["top_k"], device)[:, None]
     kept = torch.where(top_k > 0, kept.minimum(top_k), kept).clamp(min=1)
     rank = torch.arange(x.shape[1], device=device)
     running = torch.where(rank < kept, weights(x), 0).cumsum(-1)
 
-    top_p = _to(samples["top_p"], device)[:, None]
+    top_p = to_device(samples["top_p"], device)[:, None]
     limit = top_p.double() * running[:, -1:].double()
     reached = (running < limit).sum(-1, keepdim=True)  # the first rank that reaches the limit
     end = torch.where(top_p < 1, reached.minimum(kept - 1), kept - 1)
@@ -249,7 +233,7 @@ def _asked(raw: Tensor, chosen: Tensor, num_logprobs: NDArray[np.int32]) -> list
     asked = np.flatnonzero(num_logprobs >= 0)
     if not len(asked):
         return []
-    rows = _to(asked, raw.device)
+    rows = to_device(asked, raw.device)
     own, tokens = raw[rows], chosen[rows, None]
     largest = own.amax(-1, keepdim=True)
     total = weights(own - largest).sum(-1, keepdim=True)
@@ -277,19 +261,8 @@ def _log_shares(values: Tensor, largest: Tensor, total: Tensor) -> NDArray[np.fl
         return shares.astype(np.float32)
 
 
-def _owners(start: NDArray[np.int32], device: torch.device) -> Tensor:
-    """Return row of each entry of a ragged list, i64[entries]."""
-    return _to(np.repeat(np.arange(len(start) - 1), np.diff(start)), device)
-
-
 def _unpacked(mask: NDArray[np.uint32], vocab_size: int, device: torch.device) -> Tensor:
     """Unpack bits in u32 words, lowest bit first: bool[S, V]."""
-    words = _to(mask.view(np.int32), device)
+    words = to_device(mask.view(np.int32), device)
     bits = torch.arange(32, dtype=torch.int32, device=device)
     return ((words[:, :, None] >> bits) & 1).bool().flatten(1)[:, :vocab_size]
-
-
-def _to(array: NDArray[Any], device: torch.device) -> Tensor:
-    host = torch.from_numpy(np.ascontiguousarray(array))
-    # Only a copy from pinned memory does not wait for what the device does.
-    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host

@@ -49,6 +49,13 @@ def send(
     ]
 
 
+def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
+    """Copy an array to the device, without waiting for it."""
+    host = torch.from_numpy(np.ascontiguousarray(array))
+    # Only a copy from pinned memory does not wait for what the device does.
+    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
+
+
 def feed(token_ids: Tensor, feeds: Int32 | None, made: Tensor) -> None:
     """Put tokens that the step before made into their places in `token_ids` [T].
 

@@ -27,6 +27,8 @@ from skerry_core.kernels.jax.jax_sampling import (
     Style,
     add_bias,
     choose,
+    count_fed,
+    fed_history,
     keep_typical,
     likely_tokens,
     mask,
@@ -191,18 +193,7 @@ class OnDevice:
     def _adjusted(self, logits: Array, sampling: SamplingBatch, rows: int) -> Array:
         """Apply steps 2 and 3."""
         samples = sampling.samples
-        owner = _owners(sampling.history_start)
-        penalties = {
-            name: samples[f"{name}_penalty"][owner]
-            for name in ("repetition", "frequency", "presence")
-        }
-        history = History[NDArray[Any]](
-            sample=owner, token=sampling.history_ids, times=sampling.history_counts,
-            repetition=penalties["repetition"].astype(np.float64),
-            frequency=penalties["frequency"].astype(np.float64), presence=penalties["presence"],
-        )  # fmt: skip
-        for piece in self._pieces(rows, history):
-            logits = penalize(logits, History(*piece))
+        logits = self._penalized(logits, sampling, rows)
         biases = _owners(sampling.bias_start), sampling.bias_ids, sampling.bias_values
         for piece in self._pieces(rows, biases):
             logits = add_bias(logits, *piece)
@@ -214,6 +205,31 @@ class OnDevice:
             fields = [padded(each, (rows,)) for each in (temperature, typical_p)]
             logits = keep_typical(logits, *self._put(fields))
         return logits
+
+    def _penalized(self, logits: Array, sampling: SamplingBatch, rows: int) -> Array:
+        """Apply step 2, by the tokens of the step before too that are fed into histories."""
+        samples, owner = sampling.samples, _owners(sampling.history_start)
+        penalties = (
+            samples["repetition_penalty"].astype(np.float64),
+            samples["frequency_penalty"].astype(np.float64), samples["presence_penalty"],
+        )  # fmt: skip
+        is_fed = sampling.history_ids < 0
+        entries: list[NDArray[Any]] = [owner, sampling.history_ids, sampling.history_counts]
+        entries += [each[owner] for each in penalties]
+        pieces = self._pieces(rows, [each[~is_fed] for each in entries])
+        if not is_fed.any():
+            for piece in pieces:
+                logits = penalize(logits, History(*piece))
+            return logits
+        source = np.full(rows, -1, np.int32)
+        source[owner[is_fed]] = -1 - sampling.history_ids[is_fed]
+        sources, is_known, *by_sample = self._put(
+            [source, np.zeros(rows, np.bool_), *(padded(each, (rows,)) for each in penalties)]
+        )
+        for piece in pieces:
+            history, is_known = count_fed(self.made, sources, History(*piece), is_known)
+            logits = penalize(logits, history)
+        return penalize(logits, fed_history(self.made, sources, is_known, *by_sample))
 
     def _pieces(self, rows: int, entries: Sequence[NDArray[Any]]) -> Iterator[list[Array]]:
         """Yield entries in pieces of one length. The first array has their samples: padding is of
@@ -256,8 +272,9 @@ def _everything(rows: int, words: int) -> SamplingBatch:
     samples = np.zeros(rows, SAMPLE)
     samples["temperature"], samples["typical_p"], samples["repetition_penalty"] = 1, 0.5, 2
     start, one = np.minimum(np.arange(rows + 1, dtype=np.int32), 1), np.zeros(1, np.int32)
+    history = np.array([0, -1], np.int32)  # a token, and one that the step before made
     return SamplingBatch(
-        samples=samples, history_start=start, history_ids=one, history_counts=one,
+        samples=samples, history_start=2 * start, history_ids=history, history_counts=history,
         bias_start=start, bias_ids=one, bias_values=np.zeros(1, np.float32),
         allowed=np.ones((rows, words), np.uint32),
     )  # fmt: skip

@@ -28,6 +28,7 @@ from skerry_core.config import ConfigError, ModelConfig
 from skerry_core.device_pages import DevicePage, DevicePages
 from skerry_core.kernels.torch.decoder import DecoderWeights
 from skerry_core.kernels.torch.quantized import Narrow, NarrowWeights
+from skerry_core.kernels.torch.torch_penalties import fed_tokens
 from skerry_core.kernels.torch.torch_sampling import Sampled, begin
 from skerry_core.page_checksums import Checksums
 from skerry_core.runner import HOST_BLOCKS, Progress, RunnerSetup, RunnerSizes, WantedSizes
@@ -192,12 +193,13 @@ class TorchRunner:
         links, arrived = self._links, None
         if links is not None:
             arrived = links.receive(batch.num_tokens, self.model.hidden_size, self._dtype)
+        fed = fed_tokens(batch.sampling, self._made)  # the step may write its own there
         made, chosen = self._steps.run(batch, self._made, arrived)
         if links is not None and not self.is_last:
             links.send(made)
             return
         self._logits = made
-        sampled = begin(made, batch.sampling, self._choose, chosen)
+        sampled = begin(made, batch.sampling, self._choose, chosen, fed)
         self._made = sampled.chosen
         self._under_way.append(sampled)
 
