@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.core.cpu import reference_kernels as reference
 
 from skerry_core.config import BLOCK_SIZE, ConfigError
 from skerry_core.kernels.cpu import attention, embedding_row, rowwise
 from skerry_core.kernels.matmul import matmul, matmul_panels, matmul_tiles
 from skerry_core.kernels.matmul.layout import BLOCK, PackedLayout, WeightFormat, pack
 from skerry_core.kernels.matmul.matmul import matrix_record
-from skerry_core.kernels.reference import cpu as reference
 from skerry_core.kernels.simd import targets
 from skerry_core.kernels.simd.memory import address, aligned_zeros
 from skerry_core.kernels.simd.numba_math import kernel

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from tests.core.encoder import reference_encoder
 from tests.core.random_encoders import CONFIG, KERNELS, random_encoder, write_encoder
 
 from skerry_core.config import ConfigError
-from skerry_core.encoder import reference as reference_encoder
 from skerry_core.encoder.bert import BertFile
 from skerry_core.encoder.bert_network import BertNetwork
 from skerry_core.encoder.classifier import tanh

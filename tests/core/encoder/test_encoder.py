@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.core.encoder import reference_encoder
 from tests.core.random_encoders import CONFIG, KERNELS, write_encoder
 from tests.properties import examples
 
 from skerry_core.config import ConfigError
 from skerry_core.encoder import forward
-from skerry_core.encoder import reference as reference_encoder
 from skerry_core.encoder.bert import BertFile
 from skerry_core.encoder.encoder import Encoder, Pooling, chunks
 from skerry_core.kernels.simd.memory import address

@@ -6,10 +6,10 @@ from collections.abc import Generator
 
 import numpy as np
 import pytest
+from tests.core.encoder import reference_encoder
 from tests.core.random_encoders import KERNELS
 from tokenizers import Tokenizer
 
-from skerry_core.encoder import reference as reference_encoder
 from skerry_core.encoder.bert import BertFile
 from skerry_core.encoder.encoder import Encoder
 from skerry_edge.text.encoder import EncoderText
