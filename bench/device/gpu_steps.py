@@ -12,7 +12,7 @@ import torch
 
 from bench.device.gpu_batches import decoding, num_blocks, step
 from bench.device.gpu_report import Figure
-from bench.device.gpu_subject import Subject, in_form, weight_bytes
+from bench.device.gpu_subject import Clock, Subject, in_form, weight_bytes
 from skerry_core.batch import ForwardBatch
 from skerry_core.kernels.torch.decoder import DecoderWeights
 from skerry_core.kernels.torch.quantized import NarrowWeights
@@ -22,9 +22,9 @@ BYTES, PRODUCTS = "bytes over bandwidth", "the matrix product's rate"
 _FILLED = 32  # blocks that are filled at once
 
 
-def step_seconds(subject: Subject, runner: TorchRunner, steps: Sequence[ForwardBatch]) -> float:
+def step_seconds(clock: Clock, runner: TorchRunner, steps: Sequence[ForwardBatch]) -> float:
     """Return the median seconds of a step of those that follow one another."""
-    return subject.seconds(partial(run_chain, runner, steps)) / len(steps)
+    return clock.seconds(partial(run_chain, runner, steps)) / len(steps)
 
 
 def run_chain(runner: TorchRunner, steps: Sequence[ForwardBatch]) -> None:

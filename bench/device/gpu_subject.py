@@ -20,12 +20,39 @@ from skerry_core.kernels.torch.quantized import Matrix, NarrowWeights, in_fewer_
 from skerry_core.runners.torch.torch_runner import Kernels, TorchRunner
 
 
-class Subject:
-    """The weights, runners over them, one at a time, and the device's ceilings."""
+class Clock:
+    """Times what a device does."""
 
     def __init__(self, sizes: Sizes, device: torch.device) -> None:
         self.sizes = sizes
         self.device = device
+
+    def kernel_seconds(self, run: Callable[[], object]) -> float:
+        """Return the median time of a run that waits on the device already when it begins."""
+        return self.seconds(lambda: [run() for _ in range(self.sizes.repeats)]) / self.sizes.repeats
+
+    def seconds(self, run: Callable[[], object]) -> float:
+        """Return the median time of a run, after some that do not count."""
+        times = []
+        for index in range(self.sizes.warm_ups + self.sizes.rounds):
+            self.wait()
+            begun = time.perf_counter()
+            run()
+            self.wait()
+            if index >= self.sizes.warm_ups:
+                times.append(time.perf_counter() - begun)
+        return statistics.median(times)
+
+    def wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+class Subject(Clock):
+    """The weights, runners over them, one at a time, and the device's ceilings."""
+
+    def __init__(self, sizes: Sizes, device: torch.device) -> None:
+        super().__init__(sizes, device)
         self.weights: DecoderWeights = random_weights(sizes.model, device, sizes.dtype)
         # Ceilings, per second: bytes copied, operations of a product, bytes to the host and back.
         self.copy_rate = self.product_rate = self.to_host_rate = self.to_device_rate = 0.0
@@ -80,26 +107,6 @@ class Subject:
         parameters = weight_bytes(self.weights, has_head=False) // self.sizes.dtype.itemsize
         attention = 2 * tokens**2 * c.num_heads * c.head_dim * c.num_layers
         return 2 * tokens * parameters + attention
-
-    def kernel_seconds(self, run: Callable[[], object]) -> float:
-        """Return the median time of a run that waits on the device already when it begins."""
-        return self.seconds(lambda: [run() for _ in range(self.sizes.repeats)]) / self.sizes.repeats
-
-    def seconds(self, run: Callable[[], object]) -> float:
-        """Return the median time of a run, after some that do not count."""
-        times = []
-        for index in range(self.sizes.warm_ups + self.sizes.rounds):
-            self.wait()
-            begun = time.perf_counter()
-            run()
-            self.wait()
-            if index >= self.sizes.warm_ups:
-                times.append(time.perf_counter() - begun)
-        return statistics.median(times)
-
-    def wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
 
 
 def opened(*, is_dry: bool) -> Subject:

@@ -77,8 +77,8 @@ def test_a_dry_run_tells_its_figures(
     figures = {figure["name"]: figure for figure in rows}
     assert figures["matrix product"]["value"] > 0
     if not only:
-        assert len(report["parts"]) == 25
-        assert len(figures) == len(rows) == 59
+        assert len(report["parts"]) == 26
+        assert len(figures) == len(rows) == 61
         assert all(figure["value"] >= 0 for figure in rows)
 
 
@@ -145,11 +145,9 @@ def test_what_comes_after_a_process_that_ended_is_measured_by_another(
     told = started(env, "-m", "a_program", "--json", str(file), "--skip", "other")
     assert told.returncode == 1
     report = json.loads(file.read_text())
-    assert report["failures"] == {
-        "wrong": "ValueError: no",
-        "gone": "the process ended with 9",
-        "slow": "needs 1e+09 s, 500 are left",
-    }
+    failures = report["failures"]
+    assert failures.pop("slow").startswith("needs 1e+09 s, ")
+    assert failures == {"wrong": "ValueError: no", "gone": "the process ended with 9"}
     (first,), (last,) = (report["parts"][name]["rows"] for name in ("first", "last"))
     assert list(report["parts"]) == ["first", "last"]
     assert first["value"] != last["value"]
