@@ -7,6 +7,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Unpack
+
+from tests.core.runners.runner_suite import Sizes
 
 from skerry_core.ranks import Parallel, RankLost
 from skerry_core.runner import RunnerSetup, WantedSizes
@@ -42,7 +45,7 @@ class RankThreads:
         """Never: threads do not end so."""
 
 
-def group_setup(weights: Path, parallel: Parallel, **sizes: int) -> RunnerSetup:
+def group_setup(weights: Path, parallel: Parallel, **sizes: Unpack[Sizes]) -> RunnerSetup:
     """Of a model on so many ranks, one thread each."""
     return RunnerSetup(
         weights=weights, vocab_size=1, max_context=1, sizes=WantedSizes(**sizes), threads=1,
@@ -51,8 +54,9 @@ def group_setup(weights: Path, parallel: Parallel, **sizes: int) -> RunnerSetup:
 
 
 def open_group(
-    weights: Path, *, tensor: int = 1, pipeline: int = 1, deterministic: bool = False, **sizes: int
-) -> TorchGroup:
+    weights: Path, *, tensor: int = 1, pipeline: int = 1, deterministic: bool = False,
+    **sizes: Unpack[Sizes],
+) -> TorchGroup:  # fmt: skip
     """A model on ranks of which the others are threads."""
     setup = group_setup(weights, Parallel(tensor=tensor, pipeline=pipeline), **sizes)
     ranks = RankThreads(deterministic=deterministic)

@@ -13,6 +13,7 @@ import pytest
 from tests.core.ranks.group_suite import RankThreads, open_group
 from tests.core.runners.runner_suite import (
     Piece,
+    Sizes,
     answers_of,
     batch_of,
     check_greedy,
@@ -43,7 +44,7 @@ from skerry_core.runners.torch.opening import LoadedModel
 from skerry_core.runners.torch.torch_group import TorchGroup
 from skerry_core.runners.torch.torch_runner import TorchRunner
 
-SIZES = {"num_blocks": 16, "max_step_tokens": 512, "max_samples": 512}
+SIZES: Sizes = {"num_blocks": 16, "max_step_tokens": 512, "max_samples": 512}
 DIVISIONS = {"two parts": (2, 1), "two stages": (1, 2), "two parts of two stages": (2, 2)}
 
 
@@ -162,11 +163,11 @@ def test_kv_goes_from_one_division_to_another(
 
 def test_ranks_refuse_what_a_model_does_not_divide_into(weights: Path) -> None:
     for division, message in (
-        ({"tensor": 3}, "4 heads with 2 KV heads cannot be divided among 3"),
-        ({"pipeline": 3}, "a model of 2 layers has no 3 stages"),
+        ((3, 1), "4 heads with 2 KV heads cannot be divided among 3"),
+        ((1, 3), "a model of 2 layers has no 3 stages"),
     ):
         with pytest.raises((ConfigError, RankLost), match=message):
-            open_group(weights, **division, **SIZES)
+            open_group(weights, tensor=division[0], pipeline=division[1], **SIZES)
 
 
 def test_ranks_take_the_least_that_any_has_room_for(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from tests.core.random_models import mixed, random_weights, write_gguf
-from tests.core.ranks.thread_ranks import ThreadRanks
+from tests.core.ranks.thread_ranks import open_ranks
 from tests.core.reference_model import kl_divergence
 from tests.core.runners.family_table import FAMILIES
 from tests.core.runners.runner_suite import (
@@ -51,9 +51,9 @@ def test_ranks_run_what_transformers_saves(name: str, tmp_path: Path) -> None:
         store = tmp_path / f"{len(stages)}"
         if saved.config.qk_norm == "whole":
             with pytest.raises(ConfigError, match="norms across the heads of q and k"):
-                ThreadRanks(saved.folder, store, tensor=2, stages=stages, num_blocks=6)
+                open_ranks(saved.folder, store, tensor=2, stages=stages, num_blocks=6)
             continue
-        ranks = ThreadRanks(saved.folder, store, tensor=2, stages=stages, num_blocks=6)
+        ranks = open_ranks(saved.folder, store, tensor=2, stages=stages, num_blocks=6)
         logits = teacher_forced(ranks, TOKENS, (100, 1, 49), table=[5, 0, 3])
         ranks.close()
         assert kl_divergence(saved.logits, logits).max() < LESS_KL
@@ -61,7 +61,7 @@ def test_ranks_run_what_transformers_saves(name: str, tmp_path: Path) -> None:
 
 def test_norms_across_heads_run_in_stages(tmp_path: Path) -> None:
     saved = save(FAMILIES["olmo2"], tmp_path / "model")
-    ranks = ThreadRanks(
+    ranks = open_ranks(
         saved.folder, tmp_path / "store", stages=[range(3), range(3, 4)], num_blocks=6
     )
     logits = teacher_forced(ranks, TOKENS, (100, 1, 49), table=[5, 0, 3])
@@ -73,7 +73,7 @@ def test_norms_across_heads_run_in_stages(tmp_path: Path) -> None:
 def test_four_ranks_share_quantised_layers(tmp_path: Path, is_deterministic: bool) -> None:
     """Blocks of 256 weights: five of them in what the feed-forward network has."""
     path = write_gguf(tmp_path / "m.gguf", WIDE, random_weights(WIDE), mixed)
-    ranks = ThreadRanks(
+    ranks = open_ranks(
         path, tmp_path / "store", tensor=4, stages=WHOLE, num_blocks=3,
         deterministic=is_deterministic,
     )  # fmt: skip
@@ -86,7 +86,7 @@ def test_four_ranks_share_quantised_layers(tmp_path: Path, is_deterministic: boo
 def test_ranks_share_a_kv_head(tmp_path: Path) -> None:
     """Four, of which each has one of four queries' heads and the biases of it."""
     path = write_model(tmp_path, "qwen2")
-    ranks = ThreadRanks(path, tmp_path / "store", tensor=4, stages=WHOLE, num_blocks=3)
+    ranks = open_ranks(path, tmp_path / "store", tensor=4, stages=WHOLE, num_blocks=3)
     assert [(rank.model.num_heads, rank.model.num_kv_heads) for rank in ranks.ranks] == [(1, 1)] * 4
     tokens = random_tokens(150)
     logits = teacher_forced(ranks, tokens, (100, 1, 49), table=[2, 0, 1])
@@ -113,7 +113,7 @@ def test_tritons_kernels_run_on_ranks(
 
     monkeypatch.setattr(interpreter.GridExecutor, "__call__", locked)
     path, tokens = write_model(tmp_path, "qwen3"), random_tokens(24)
-    ranks = ThreadRanks(
+    ranks = open_ranks(
         path, tmp_path / "store", tensor=2, stages=HALVES, num_blocks=2, kernels="triton",
         deterministic=is_deterministic,
     )  # fmt: skip
@@ -137,7 +137,7 @@ def test_tritons_kernels_run_on_ranks(
 def test_deterministic_bits_are_equal_alone_and_in_any_batch(
     tmp_path: Path, name: str, tensor: int, stages: Sequence[range], dtype: torch.dtype
 ) -> None:
-    ranks = ThreadRanks(
+    ranks = open_ranks(
         write_model(tmp_path, name), tmp_path / "store", tensor=tensor, stages=stages,
         num_blocks=24, dtype=dtype, deterministic=True,
     )  # fmt: skip
@@ -156,7 +156,7 @@ def test_stages_have_the_bits_of_the_whole_and_its_build(
         deterministic=is_deterministic,
     )  # fmt: skip
     expected = teacher_forced(whole, tokens, (100, 1, 49), table=[2, 0, 1])
-    ranks = ThreadRanks(
+    ranks = open_ranks(
         path, tmp_path / "store", stages=HALVES, num_blocks=3, dtype=dtype,
         deterministic=is_deterministic,
     )  # fmt: skip
@@ -170,7 +170,7 @@ def test_ranks_that_share_layers_are_another_build(tmp_path: Path) -> None:
     path = write_model(tmp_path, "mistral")
     builds = {TorchRunner.open(path, num_blocks=3, threads=1, device="cpu").numeric_build}
     for tensor in (2, 4):
-        ranks = ThreadRanks(path, tmp_path / f"{tensor}", tensor=tensor, stages=WHOLE, num_blocks=3)
+        ranks = open_ranks(path, tmp_path / f"{tensor}", tensor=tensor, stages=WHOLE, num_blocks=3)
         own = {rank.numeric_build for rank in ranks.ranks}
         ranks.close()
         assert len(own) == 1
@@ -179,17 +179,17 @@ def test_ranks_that_share_layers_are_another_build(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_divided_is_refused(tmp_path: Path) -> None:
-    def open_ranks(config: ModelConfig, tensor: int, format_: str = "F32") -> None:
+    def divide(config: ModelConfig, tensor: int, format_: str = "F32") -> None:
         path = write_gguf(
             tmp_path / "m.gguf", config, random_weights(config),
             lambda name: "F32" if "norm" in name else format_,
         )  # fmt: skip
-        ThreadRanks(path, tmp_path / "store", tensor=tensor, stages=WHOLE, num_blocks=3)
+        open_ranks(path, tmp_path / "store", tensor=tensor, stages=WHOLE, num_blocks=3)
 
     with pytest.raises(ConfigError, match="6 heads with 2 KV heads cannot be divided among 4"):
-        open_ranks(MODELS["llama"], 4)
+        divide(MODELS["llama"], 4)
     with pytest.raises(ConfigError, match="of 256, in blocks of 256 weights, cannot be divided"):
-        open_ranks(replace(WIDE, intermediate_size=256), 2, "Q4_K")
+        divide(replace(WIDE, intermediate_size=256), 2, "Q4_K")
     narrow = replace(WIDE, num_heads=4, num_kv_heads=4, head_dim=64)
     with pytest.raises(ConfigError, match=r"'blk.0.attn_output.weight' cannot be divided: 64 col"):
-        open_ranks(narrow, 4, "Q4_K")
+        divide(narrow, 4, "Q4_K")

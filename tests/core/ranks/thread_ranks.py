@@ -60,3 +60,8 @@ class ThreadRanks:
 
     def _in_all(self, call: Callable[[Any], Made], arguments: Sequence[Any]) -> list[Made]:
         return list(self._threads.map(call, arguments))
+
+
+def open_ranks(weights: Path, store: Path, **options: Any) -> Any:
+    """Ranks, as what takes a runner may take them."""
+    return ThreadRanks(weights, store, **options)

@@ -36,7 +36,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def group(weights: Path, request: pytest.FixtureRequest) -> Iterator[TorchGroup]:
-    setup = group_setup(weights, request.param, num_blocks=4, max_samples=512)
+    setup = group_setup(weights, request.param, num_blocks=4, max_step_tokens=512, max_samples=512)
     group = TorchGroup.from_setup(replace(setup, ranks=LocalRanks("torch")))
     yield group
     group.close()

@@ -25,6 +25,7 @@ from torch.nn import functional
 from skerry_core.kernels.torch.torch_ops import Ops
 from skerry_core.models.sharding import Shard
 
+_C10D: Any = distributed  # its process groups have types in part
 TIMEOUT = timedelta(minutes=3)  # of a rank that lives and does not come: a dead one is seen at once
 _LOOPBACK = "127.0.0.1"  # ranks are processes of one machine
 _MOST_SENT = 4  # hidden states on their way to the next stage
@@ -107,11 +108,13 @@ class RankLinks:
 
 
 def _group(store: str, rank: int, size: int, device: torch.device) -> Any:
-    shared = distributed.FileStore(store, size)
+    shared = _C10D.FileStore(store, size)
     if device.type == "cuda":
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
-        return distributed.ProcessGroupNCCL(shared, rank, size, TIMEOUT)
-    options = distributed.ProcessGroupGloo._Options()
-    options._devices = [distributed.ProcessGroupGloo.create_device(hostname=_LOOPBACK)]
+        options = _C10D.ProcessGroupNCCL.Options()
+        options._timeout = TIMEOUT
+        return _C10D.ProcessGroupNCCL(shared, rank, size, options)
+    options = _C10D.ProcessGroupGloo._Options()
+    options._devices = [_C10D.ProcessGroupGloo.create_device(hostname=_LOOPBACK)]
     options._timeout = TIMEOUT
-    return distributed.ProcessGroupGloo(shared, rank, size, options)
+    return _C10D.ProcessGroupGloo(shared, rank, size, options)
