@@ -1,4 +1,4 @@
-"""Who is there: nodes and edges announce themselves under a lease, everybody reads.
+"""The registry: nodes and edges announce themselves under a lease, all processes read it.
 
 A lease is renewed while its owner lives; when it lapses the record is gone for all readers. Leases
 are durations: a driver keeps their time by one clock, that of the store, so machines need not agree

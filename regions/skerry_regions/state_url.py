@@ -1,4 +1,4 @@
-"""Where a platform keeps what its machines share: files of each home, or NATS servers.
+"""The place of what a platform's machines share: files of each home, or NATS servers.
 
 sqlite
 nats://skerry:secret@10.0.0.2:4222,10.0.0.3:4222,10.0.0.4:4222?system=sys:secret

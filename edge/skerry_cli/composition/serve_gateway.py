@@ -1,5 +1,5 @@
-"""Where an edge takes the streams of other regions' edges, for the nodes of its own, and reports
-the other edges of its region what it sends there."""
+"""The gateway of an edge: takes streams of other regions' edges for its own nodes, and reports
+to the other edges of its region what it sends there."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Stage(Enum):
 
 
 class Rollover(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When its steps were taken; Unix seconds."""
+    """The times of its steps, in Unix seconds."""
 
     published_at: float
     old_tag: int  # key tags (RFC 4034, appendix B): which keys the steps are of

@@ -1,4 +1,4 @@
-"""Who may enter, how much, and where to: keys, quotas, budgets, steering.
+"""Admission of requests, and where they go: keys, quotas, budgets, steering.
 
 May import telemetry and the hall.
 """

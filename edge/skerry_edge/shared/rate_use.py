@@ -60,7 +60,7 @@ class RateUse(AllowanceUse):
         self.used_at = 0.0
         self._stir = stir
         self.is_known = False
-        """Whether it goes by parts of all edges."""
+        """Whether it has parts of what all edges share."""
         self._allowance: Allowance = UNLIMITED
         self._asked = [0.0, 0.0]  # since the last look
         self._pace = [0.0, 0.0]  # a minute

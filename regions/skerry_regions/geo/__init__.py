@@ -1,4 +1,4 @@
-"""Where addresses are and which regions are near: pure, for edges that steer and for DNS.
+"""Places of addresses, and the regions near them: pure, for edges that steer and for DNS.
 
 May import topology.
 """

@@ -1,4 +1,4 @@
-"""Where the regions of cloud providers are, as the providers name the place; 0.1 degrees.
+"""Coordinates of cloud providers' regions, as the providers name the place; 0.1 degrees.
 
 Two lines may share a place. Regions that are not here (also `GLOBAL`, and announcements without a
 region) are left to country data.

@@ -1,4 +1,4 @@
-"""Where addresses are, by a database of the MaxMind format (MMDB): countries, or cities.
+"""Places of addresses, by a database of the MaxMind format (MMDB): countries, or cities.
 
 Two schemas are read: MaxMind's own, and the flat one of the `ip-location-db` packages.
 

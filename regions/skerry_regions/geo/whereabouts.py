@@ -1,4 +1,4 @@
-"""Where clients are that an operator has written nothing down of: what each source says, in turn.
+"""Places of clients that no operator has written down: what each source says, in turn.
 
 overrides by autonomous system ▶ ranges that clouds publish ▶ country data, overrides by country
 """

@@ -44,7 +44,7 @@ class TransferError(Exception):
 
 
 class DeviceMemory(Struct, frozen=True):
-    """Where a sender's pages are, on a device: see `device_pages`."""
+    """A sender's pages on a device: see `device_pages`."""
 
     handle: Annotated[bytes, Meta(min_length=HANDLE_BYTES, max_length=HANDLE_BYTES)]
     mark: Annotated[bytes, Meta(min_length=MARK_BYTES, max_length=MARK_BYTES)]

@@ -26,7 +26,7 @@ _FIRST_SLOT = mmap.PAGESIZE
 
 
 class SharedMemory(Struct, frozen=True):
-    """Where a sender's slots are."""
+    """The place of a sender's slots."""
 
     path: Annotated[str, Meta(max_length=64)]
     mark: Annotated[bytes, Meta(min_length=MARK_BYTES, max_length=MARK_BYTES)]

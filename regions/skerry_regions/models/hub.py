@@ -76,7 +76,7 @@ class Repository(Struct, frozen=True, rename={"commit": "sha", "files": "sibling
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a file's bytes are now."""
+    """The URL of a file's bytes, for now."""
 
     url: str = field(repr=False)  # signed, so a secret
     headers: dict[str, str] = field(repr=False)  # the token, where it may be sent there

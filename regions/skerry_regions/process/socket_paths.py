@@ -1,4 +1,4 @@
-"""Where processes of a home have their sockets: the same for everybody who supervises them."""
+"""Paths of the sockets of a home's processes: the same for each supervisor."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def bound(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
 
 
 class HeldListener:
-    """Where an edge listens, held while it is replaced or started again: callers wait."""
+    """An edge's listening socket, held while it is replaced or started again: callers wait."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._socket = listener

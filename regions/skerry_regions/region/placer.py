@@ -46,7 +46,7 @@ class KVFetch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """Where an attempt runs. With `prefill`, that node computes the prompt and hands it over."""
+    """The nodes of an attempt. With `prefill`, that node computes the prompt and hands it over."""
 
     decode: NodeLink
     prefill: NodeLink | None = None

@@ -1,4 +1,4 @@
-"""When to compute a prefix here that another region has: once going there has cost as much.
+"""Computes a prefix here that another region has, once going there has cost as much.
 
 The rule of ski rental: rent until the rents add up to the price, then buy; whatever comes later,
 that costs at most twice the best that could have been done (Karlin et al. 1988). The rent is what a

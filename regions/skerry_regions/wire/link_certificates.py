@@ -1,4 +1,4 @@
-"""Who a machine is to others, and whom it believes: certificates of links, followed while in use.
+"""Certificates of links: a machine's own, and the authorities that it trusts, followed in use.
 
 A certificate says by URIs among its alternative names whose it is, `skerry:machine:NAME`, and what
 runs there: `skerry:runs:edge`, `skerry:runs:node`, or both. Whoever renews it replaces the files.

@@ -23,7 +23,7 @@ class BadCertificates(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LinkFiles:
-    """Where certificates of links are."""
+    """Files of a link's certificate, key and authority."""
 
     certificate: Path
     key: Path

@@ -58,7 +58,7 @@ class AnsweredCall(Abortable, Protocol):
 
 
 class Serving(Protocol):
-    """Who takes the streams: a node, or an edge that stands for its region. See `Node`."""
+    """What serves the streams: a node, or an edge that stands for its region. See `Node`."""
 
     def submit(
         self, submit: Submit, sink: Callable[[Accepted | AnyEvent], None]

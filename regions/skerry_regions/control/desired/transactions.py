@@ -31,7 +31,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "platform": ("name",),
     "published": ("id",),
 }
-"""Whose rows all control planes share, by their keys."""
+"""The tables that all control planes share, with the columns of their keys."""
 
 
 class ChangedRow(Struct, frozen=True, array_like=True):

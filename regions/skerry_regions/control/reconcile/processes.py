@@ -42,7 +42,7 @@ SOCKETS = ("node", "kv", "control", "gateway", "metrics")
 
 @dataclass(slots=True)
 class ProcessHealth:
-    """When a process answered last, and the tasks that poll it and take in what it reports."""
+    """The last answer of a process, and the tasks that poll it and read its reports."""
 
     healthy_at: float
     tasks: list[asyncio.Task[None]]

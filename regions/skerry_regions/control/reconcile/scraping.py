@@ -1,4 +1,4 @@
-"""Where Prometheus finds what there is to be scraped.
+"""Targets for Prometheus: what there is to be scraped.
 
 Nodes listen on unix sockets or on loopback, so the control plane passes their pages on. What joined
 on another machine is not reached from here.

@@ -55,7 +55,7 @@ class StreamFollower:
         self._clock = clock
         self._oldest_seconds = oldest_seconds
         self.contact_at = clock()
-        """When all that was stored had come; before it did for the first time, when it began."""
+        """The time at which all that was stored had come; until then, that of the start."""
 
     def start(self) -> None:
         self._following = asyncio.create_task(self._follow(), name=f"follow {self._stream.name}")

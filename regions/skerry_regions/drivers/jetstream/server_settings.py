@@ -1,4 +1,4 @@
-"""Whether NATS servers may keep what a platform has to keep: their version, disks and settings.
+"""Checks that NATS servers can keep a platform's state: their version, disks and settings.
 
 JetStream acknowledges by default what a power cut then takes (`sync_interval: 2m`; Jepsen on
 2.12.1, nats-server #7564), and its first versions of 2.12 lose streams. A server's settings are its

@@ -1,4 +1,4 @@
-"""Whether Ray can be reached from where it should not.
+"""Checks that Ray cannot be reached from where it should not.
 
 It listens on all interfaces whatever address it is given, and runs what whoever holds its token
 sends, so it has to have a network namespace of its own, such as a pod's.
