@@ -34,6 +34,8 @@ class RunnerKind:
     axes: tuple[ParallelAxis, ...] = ()  # along which it divides a model
     opens_divided: str = ""
     """As `opens`, of a model over several ranks; its `serve_rank` runs a rank that is not first."""
+    listens_by_name: bool = False
+    """Whether its ranks listen at the address of the machine's name."""
 
     def lacking(self, sizes: Mapping[ParallelAxis, int]) -> ParallelAxis | None:
         """Return an axis of these sizes along which the kind divides no model."""
@@ -60,7 +62,11 @@ RUNNERS: dict[RunnerName, RunnerKind] = {
     "torch": _TORCH,
     "torch-deterministic": replace(_TORCH, options={"deterministic": True}),
     "jax": RunnerKind(
-        opens="skerry_core.runners.jax.jax_runner:JaxRunner", extra="jax", axes=("tensor",)
+        opens="skerry_core.runners.jax.jax_runner:JaxRunner",
+        extra="jax",
+        axes=("tensor",),
+        opens_divided="skerry_core.runners.jax.jax_group:JaxGroup",
+        listens_by_name=True,  # gloo does, which JAX has no setting for
     ),
     "toy": RunnerKind(opens="skerry_core.runners.toy:ToyRunner", extra="core"),
 }

@@ -32,7 +32,8 @@ from skerry_core.models.tensor_names import expected_shapes
 from skerry_core.models.weight_file import WeightFile
 from skerry_core.runner import ModelRunner
 from skerry_core.runners.compilation import DECODER_KERNELS
-from skerry_core.runners.jax.jax_runner import JaxRunner, mesh_of
+from skerry_core.runners.jax.jax_process import mesh_of
+from skerry_core.runners.jax.jax_runner import JaxRunner
 from skerry_core.runners.kernel_cache import load_kernels
 from skerry_core.runners.numba_cpu import NumbaRunner
 from skerry_core.runners.packing.packed import load_packed
@@ -135,7 +136,7 @@ def open_torch(
 
 def open_jax(config: ModelConfig, tensors: Tensors, folder: Path) -> ModelRunner:
     mesh = mesh_of(1)
-    placed = jax_weights.assemble(config, dict(tensors), mesh)
+    placed = jax_weights.join([jax_weights.assemble(config, dict(tensors))], mesh)
     return JaxRunner(config, placed, mesh=mesh, cache_dir=CACHE, **sizes(150))
 
 

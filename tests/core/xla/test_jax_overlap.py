@@ -48,7 +48,7 @@ def test_a_cpu_chooses_on_the_host_unless_forced(llama: Path) -> None:
 def test_elsewhere_it_chooses_on_the_device_and_keeps_bfloat16(
     llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jax_runner, "_is_cpu", lambda: False)
+    monkeypatch.setattr(jax_runner, "is_cpu", lambda: False)
     runner = JaxRunner.open(llama, cache_dir=CACHE, threads=1, num_blocks=1)
     assert (runner.steps_ahead, runner.kv_format.dtype) == (1, "bfloat16")
 

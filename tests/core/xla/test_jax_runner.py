@@ -25,10 +25,11 @@ from tests.core.runners.runner_suite import (
 )
 
 from skerry_core.config import ConfigError
-from skerry_core.kernels.jax.weights import assemble
+from skerry_core.kernels.jax.weights import assemble, join
 from skerry_core.kv.canonical import convert
 from skerry_core.runners.jax.jax_calls import sizes_up_to
-from skerry_core.runners.jax.jax_runner import JaxRunner, mesh_of
+from skerry_core.runners.jax.jax_process import mesh_of
+from skerry_core.runners.jax.jax_runner import JaxRunner
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +112,7 @@ def test_wrong_options_are_refused(llama: Path) -> None:
     config = MODELS["qwen2"]
     mesh = mesh_of(1)
     tensors = {name: weight.astype(np.int8) for name, weight in random_weights(config).items()}
-    weights = assemble(config, tensors, mesh)
+    weights = join([assemble(config, tensors)], mesh)
     assert weights.embedding.dtype == jnp.int8
     with pytest.raises(ConfigError, match="float32, float16 or bfloat16, got int8"):
         JaxRunner(config, weights, mesh=mesh, num_blocks=1, cache_dir=CACHE)
@@ -121,7 +122,7 @@ def test_wrong_options_are_refused(llama: Path) -> None:
 
 def test_two_devices_give_what_one_does(subprocess_env: dict[str, str], llama: Path) -> None:
     """Of a CPU; heads, feed-forward networks and vocabularies divided, KV crosses both ways."""
-    env = {**subprocess_env, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    env = {**subprocess_env, "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
     subprocess.run(
         [sys.executable, "-m", "tests.core.xla.two_devices", str(llama)],
         env=env,

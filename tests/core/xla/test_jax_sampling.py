@@ -29,7 +29,7 @@ from skerry_core.kernels.jax.jax_sampling import (
     likely_tokens,
 )
 from skerry_core.kernels.jax.weights import place
-from skerry_core.runners.jax.jax_runner import keep_on_disk, mesh_of
+from skerry_core.runners.jax.jax_process import keep_on_disk, mesh_of
 from skerry_core.runners.jax.jax_sampler import OnDevice
 from skerry_core.sampling import sample
 

@@ -11,23 +11,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.core.random_models import random_weights
-from tests.core.runners.runner_suite import CACHE, MODELS, random_tokens, reference, teacher_forced
+from tests.core.ranks.group_suite import group_setup
+from tests.core.runners.runner_suite import CACHE, random_tokens, reference, teacher_forced
 
 from skerry_core.config import ConfigError
-from skerry_core.kernels.jax.weights import assemble, partitions
-from skerry_core.runners.jax.jax_runner import JaxRunner, mesh_of
+from skerry_core.ranks import Parallel
+from skerry_core.runners.jax.jax_group import JaxGroup
+from skerry_core.runners.jax.jax_runner import JaxRunner
 
 
 def main(path: Path) -> None:
     tokens, table = random_tokens(90), [2, 0]
     expected = reference(path).logits(tokens)
     one, two = (
-        JaxRunner.open(
-            path, cache_dir=CACHE, threads=1, num_blocks=3, max_samples=512, num_devices=count
+        JaxGroup.from_setup(
+            replace(
+                group_setup(path, Parallel(tensor=count), num_blocks=3, max_samples=512),
+                cache_dir=CACHE,
+            )
         )
         for count in (1, 2)
     )
+    assert type(two) is JaxRunner  # there are as many devices: no other process
     assert one.numeric_build != two.numeric_build
     assert [shard.data.shape[3] for shard in two._state.kv.addressable_shards] == [1, 1]
     for first, second in ((one, two), (two, one)):
@@ -39,12 +44,10 @@ def main(path: Path) -> None:
         logits = teacher_forced(second, tokens[70:], (20,), table, start=70)
         np.testing.assert_allclose(logits, expected[70:], rtol=0, atol=2e-5)
 
-    mesh = mesh_of(2)
-    even = replace(MODELS["mistral"], vocab_size=132)
-    weights = assemble(even, random_weights(even), mesh)
-    assert [shard.data.shape for shard in weights.head.addressable_shards] == [(66, 64)] * 2
-    with pytest.raises(ConfigError, match=r"num_kv_heads \(1\) must be a multiple of the devices"):
-        partitions(MODELS["qwen2"], mesh)
+    heads = [shard.data.shape for shard in two._weights.head.addressable_shards]
+    assert heads == [(66, 64)] * 2  # of 131 tokens, one of padding
+    with pytest.raises(ConfigError, match="llama's 2 KV heads cannot be divided among 4 devices"):
+        JaxRunner.open(path, cache_dir=CACHE, threads=1, num_blocks=1, num_devices=4)
 
 
 if __name__ == "__main__":

@@ -34,9 +34,9 @@ from skerry_core.kernels.jax.jax_attention import (
 from skerry_core.kernels.jax.weights import (
     KV_SPEC,
     MODEL_AXIS,
+    PARTITIONS,
     DecoderTree,
     LayerStack,
-    partitions,
 )
 
 
@@ -61,7 +61,7 @@ def run_rows(
     spec = StepState(KV_SPEC, P())
     run: Callable[..., StepState] = jax.shard_map(
         partial(_run_rows, config, attention), mesh=mesh,
-        in_specs=(partitions(config, mesh), spec, P(), P()), out_specs=spec, check_vma=False,
+        in_specs=(PARTITIONS, spec, P(), P()), out_specs=spec, check_vma=False,
     )  # fmt: skip
     return run(weights, state, rows, made)
 
@@ -103,7 +103,7 @@ def _run_rows(
         x = x + _finished(config, attended, w.attention_post_norm)
         return x + _finished(config, _feed_forward(config, w, x), w.ffn_post_norm), added
 
-    x = _times(weights.embedding[token_ids], config.embedding_scale)
+    x = _times(_embedded(config, weights, token_ids), config.embedding_scale)
     x, added = jax.lax.scan(layer, x, (jnp.arange(config.num_layers), weights.layers))
 
     is_real = jnp.arange(positions.shape[1]) < rows.lengths[:, None]
@@ -125,13 +125,15 @@ def logits(
     normed = _rms_norm(sampled[:count], weights.final_norm, config.rms_norm_eps)
     found = jnp.einsum("sh,vh->sv", normed, weights.head, preferred_element_type=jnp.float32)
     found = jax.lax.with_sharding_constraint(found, NamedSharding(mesh, P()))
+    found = found[:, : config.vocab_size]  # what devices have is padded
     return capped(_times(found, config.logit_scale), config.logit_cap)
 
 
-@partial(jax.jit)
-def read_block(kv: Array, block: int) -> Array:
-    """Return one block in canonical form: [layer, k|v, kv_head, 64, head_dim]."""
-    return kv[:, :, block]
+@partial(jax.jit, static_argnames="mesh")
+def read_block(kv: Array, block: int, mesh: Mesh) -> Array:
+    """Return one block in canonical form, whole on every device: [layer, k|v, kv_head, 64,
+    head_dim]."""
+    return jax.lax.with_sharding_constraint(kv[:, :, block], NamedSharding(mesh, P()))
 
 
 @partial(jax.jit, static_argnames="mesh", donate_argnames="kv")
@@ -139,6 +141,17 @@ def write_block(kv: Array, block: int, data: Array, mesh: Mesh) -> Array:
     """Return the KV with one block replaced."""
     written = kv.at[:, :, block].set(data)
     return jax.lax.with_sharding_constraint(written, NamedSharding(mesh, KV_SPEC))
+
+
+def _embedded(config: ModelConfig, weights: DecoderTree[Array], token_ids: Array) -> Array:
+    """Return rows of the embedding, [B, n, hidden], of which each device has some."""
+    count = len(weights.embedding)
+    if count == config.vocab_size:
+        return weights.embedding[token_ids]
+    rows = token_ids - jax.lax.axis_index(MODEL_AXIS) * count
+    is_own = (rows >= 0) & (rows < count)
+    found = weights.embedding[jnp.clip(rows, 0, count - 1)]
+    return jax.lax.psum(jnp.where(is_own[..., None], found, 0), MODEL_AXIS)
 
 
 def _projected(
@@ -152,8 +165,8 @@ def _projected(
         q = _rms_norm(q, w.q_norm, config.rms_norm_eps)
         k = _rms_norm(k, w.k_norm, config.rms_norm_eps)
     elif config.qk_norm == "whole":
-        q = _norm_across_heads(q, w.q_norm, config.num_heads, config.rms_norm_eps)
-        k = _norm_across_heads(k, w.k_norm, config.num_kv_heads, config.rms_norm_eps)
+        q = _norm_across_heads(q, w.q_norm, config.rms_norm_eps)
+        k = _norm_across_heads(k, w.k_norm, config.rms_norm_eps)
     return _rotate(q, cos, sin), jnp.stack([_rotate(k, cos, sin), v])[..., 0, :]
 
 
@@ -181,11 +194,10 @@ def _finished(config: ModelConfig, branch: Array, norm: Array) -> Array:
     return _times(whole, config.residual_scale)
 
 
-def _norm_across_heads(x: Array, weight: Array, num_heads: int, eps: float) -> Array:
-    """Norm [B, n, Hk, heads, D] over all heads, those of other devices too: `num_heads` in all."""
+def _norm_across_heads(x: Array, weight: Array, eps: float) -> Array:
+    """Norm [B, n, Hk, heads, D] over all heads, which are on one device then."""
     wide = x.astype(jnp.float32)
-    squares = jax.lax.psum(jnp.sum(wide * wide, axis=(2, 3, 4), keepdims=True), MODEL_AXIS)
-    scale = jax.lax.rsqrt(squares / (num_heads * x.shape[-1]) + eps)
+    scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=(2, 3, 4), keepdims=True) + eps)
     return (wide * scale * weight.astype(jnp.float32)).astype(x.dtype)
 
 

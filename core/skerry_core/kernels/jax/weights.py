@@ -6,7 +6,7 @@ heads with all that belongs to them, and some of the feed-forward network.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
@@ -16,13 +16,14 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from numpy.typing import NDArray
 
-from skerry_core.config import ConfigError, ModelConfig, RopeConfig
+from skerry_core.config import ModelConfig, RopeConfig
 from skerry_core.kernels.rope import rope_frequencies
 
 MODEL_AXIS = "model"
 KV_SPEC = P(None, None, None, MODEL_AXIS)  # of `[layer, k|v, block, kv_head, 64, head_dim]`
 BLOCK_SPEC = P(None, None, MODEL_AXIS)  # of one block of it
 Leaf = TypeVar("Leaf")
+Host = NDArray[Any]
 
 
 class LayerStack(NamedTuple, Generic[Leaf]):
@@ -53,36 +54,24 @@ class DecoderTree(NamedTuple, Generic[Leaf]):
     sin: Leaf  # f32[tables, max_context, rotary_dim / 2]
 
 
-def partitions(config: ModelConfig, mesh: Mesh) -> DecoderTree[P]:
-    """Return how each weight is divided over the mesh. Raises ConfigError where it cannot be.
-
-    A vocabulary that cannot be divided is multiplied by whole on every device.
-    """
-    devices = mesh.shape[MODEL_AXIS]
-    for name in ("num_kv_heads", "intermediate_size"):
-        if getattr(config, name) % devices:
-            size = getattr(config, name)
-            raise ConfigError(f"{name} ({size}) must be a multiple of the devices ({devices})")
-    heads = P(None, MODEL_AXIS) if config.qk_norm == "whole" else P()
-    return DecoderTree(
-        embedding=P(),
-        layers=LayerStack(
-            attention_norm=P(), qkv=P(None, None, MODEL_AXIS), qkv_bias=P(None, MODEL_AXIS),
-            rope=P(), window=P(), q_norm=heads, k_norm=heads, output=P(None, MODEL_AXIS),
-            attention_post_norm=P(), ffn_norm=P(), ffn_post_norm=P(),
-            gate=P(None, None, MODEL_AXIS), up=P(None, None, MODEL_AXIS), down=P(None, MODEL_AXIS),
-        ),
-        final_norm=P(), head=P() if config.vocab_size % devices else P(MODEL_AXIS), cos=P(),
-        sin=P(),
-    )  # fmt: skip
+PARTITIONS = DecoderTree(
+    embedding=P(MODEL_AXIS),
+    layers=LayerStack(
+        attention_norm=P(), qkv=P(None, None, MODEL_AXIS), qkv_bias=P(None, MODEL_AXIS), rope=P(),
+        window=P(), q_norm=P(), k_norm=P(), output=P(None, MODEL_AXIS), attention_post_norm=P(),
+        ffn_norm=P(), ffn_post_norm=P(), gate=P(None, None, MODEL_AXIS),
+        up=P(None, None, MODEL_AXIS), down=P(None, MODEL_AXIS),
+    ),
+    final_norm=P(), head=P(MODEL_AXIS), cos=P(), sin=P(),
+)  # fmt: skip
+"""How each weight is divided over the mesh."""
 
 
-def assemble(
-    config: ModelConfig, tensors: Mapping[str, NDArray[Any]], mesh: Mesh
-) -> DecoderTree[Array]:
-    """Arrange named tensors (GGUF's names, halves-rotating Q and K), all of one dtype.
+def assemble(config: ModelConfig, tensors: Mapping[str, NDArray[Any]]) -> DecoderTree[Host]:
+    """Arrange named tensors (GGUF's names, halves-rotating Q and K), all of one dtype: a model's or
+    a rank's.
 
-    Raises KeyError with the missing tensor's name, and what `partitions` raises.
+    Raises KeyError with the missing tensor's name.
     """
     layers = range(config.num_layers)
 
@@ -113,7 +102,7 @@ def assemble(
 
     before, after = config.norms_before, config.norms_after
     cos, sin = _angles(config)
-    whole = DecoderTree(
+    return DecoderTree(
         embedding=embedding,
         layers=LayerStack(
             attention_norm=norm("attn_norm", before),
@@ -136,12 +125,51 @@ def assemble(
         cos=cos,
         sin=sin,
     )
-    specs = partitions(config, mesh)
-    placed: DecoderTree[Array] = jax.tree.map(
-        lambda array, spec: place(array, mesh, spec), whole, specs
+
+
+def padded_to(tree: DecoderTree[Host], tokens: int, width: int) -> DecoderTree[Host]:
+    """Return a rank's weights with zeros up to the most tokens and width of feed-forward networks
+    that any has: arrays are divided evenly."""
+
+    def padded(array: Host, axis: int, size: int) -> Host:
+        missing = [(0, 0)] * array.ndim
+        missing[axis] = 0, size - array.shape[axis]
+        return np.pad(array, missing) if size > array.shape[axis] else array
+
+    layers = tree.layers
+    embedding = padded(tree.embedding, 0, tokens)
+    is_tied = tree.head is tree.embedding
+    return tree._replace(
+        embedding=embedding,
+        head=embedding if is_tied else padded(tree.head, 0, tokens),
+        layers=layers._replace(
+            gate=padded(layers.gate, 2, width), up=padded(layers.up, 2, width),
+            down=padded(layers.down, 1, width),
+        ),
+    )  # fmt: skip
+
+
+def join(parts: Iterable[DecoderTree[Host]], mesh: Mesh) -> DecoderTree[Array]:
+    """Place what each device of this process has, in the order of the mesh: one at a time."""
+    own = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
+    placed: list[DecoderTree[Array]] = []
+    is_tied = False
+    for part, device in zip(parts, own, strict=True):
+        is_tied = part.head is part.embedding
+        tree = part._replace(head=part.final_norm) if is_tied else part
+        placed.append(jax.device_put(tree, device, may_alias=False))
+    joined: DecoderTree[Array] = jax.tree.map(
+        lambda spec, *arrays: _joined(arrays, spec, mesh), PARTITIONS, *placed
     )
-    shares_head = config.tied_embeddings and specs.head == specs.embedding
-    return placed._replace(head=placed.embedding) if shares_head else placed
+    return joined._replace(head=joined.embedding) if is_tied else joined
+
+
+def _joined(arrays: Sequence[Array], spec: P, mesh: Mesh) -> Array:
+    shape = list(arrays[0].shape)
+    for axis, name in enumerate(spec):
+        shape[axis] *= 1 if name is None else mesh.size
+    sharding = NamedSharding(mesh, spec)
+    return jax.make_array_from_single_device_arrays(tuple(shape), sharding, list(arrays))
 
 
 def _angles(config: ModelConfig) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -159,5 +187,12 @@ def _table(config: ModelConfig, rope: RopeConfig | None) -> int:
 
 
 def place(arrays: Any, mesh: Mesh, spec: P) -> Any:
-    """Place an array, or a tree of them, on the devices of a mesh."""
-    return jax.device_put(arrays, NamedSharding(mesh, spec), may_alias=False)
+    """Place an array, or a tree of them, on the devices of a mesh; every process has it whole."""
+    sharding = NamedSharding(mesh, spec)
+    if sharding.is_fully_addressable:
+        return jax.device_put(arrays, sharding, may_alias=False)
+
+    def part(array: NDArray[Any]) -> Array:
+        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+    return jax.tree.map(part, arrays)

@@ -12,14 +12,12 @@ XLA chooses its products by shape, so bits depend on the buckets: `batch_invaria
 from __future__ import annotations
 
 import hashlib
-import os
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import llvmlite.binding as llvm
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding
@@ -40,16 +38,21 @@ from skerry_core.kernels.jax.jax_attention import Attention, PaddedRows
 from skerry_core.kernels.jax.weights import (
     BLOCK_SPEC,
     KV_SPEC,
-    MODEL_AXIS,
     DecoderTree,
-    assemble,
     place,
 )
-from skerry_core.models.loading import read_decoder
 from skerry_core.runner import Progress, RunnerSetup
 from skerry_core.runners.checks import check_batch, check_block, check_block_data
 from skerry_core.runners.host_sampling import HostSampler
 from skerry_core.runners.jax.jax_calls import Buckets, bucket
+from skerry_core.runners.jax.jax_loading import load_decoder
+from skerry_core.runners.jax.jax_process import (
+    is_cpu,
+    keep_on_disk,
+    mesh_of,
+    processor,
+    use_threads,
+)
 from skerry_core.runners.jax.jax_sampler import (
     NOTHING_SAMPLED,
     JaxSampler,
@@ -115,7 +118,7 @@ class JaxRunner:
         self._num_samples = 0
         self._under_way: deque[SampledStep] = deque()
         self._sampler: JaxSampler
-        self.feeds = (chooses or _default_place()) == "device"
+        self.feeds = (chooses or ("host" if is_cpu() else "device")) == "device"
         self.steps_ahead = int(self.feeds)
         if self.feeds:
             self._sampler = OnDevice(config.vocab_size, max_samples, mesh)
@@ -124,8 +127,16 @@ class JaxRunner:
             self._sampler = OnHost(host, place(np.zeros(max_samples, np.int32), mesh, P()))
         self._programs: dict[tuple[int, ...], Compiled] = {}  # by shape
         self._buckets = Buckets.of(max_samples, max_step_tokens, config.max_context)
-        about = ["jax", VERSION, jax.__version__, *_processor(), mesh.size, dtype]
-        about += [self._attention, *formats]
+        about = [
+            "jax",
+            VERSION,
+            jax.__version__,
+            *processor(),
+            mesh.size,
+            dtype,
+            jax.process_count(),
+        ]
+        about += [jax.process_count(), dtype, self._attention, *formats]
         digest = hashlib.blake2b(" ".join(map(str, about)).encode(), digest_size=8)
         self.numeric_build = f"jax-{digest.hexdigest()}"
 
@@ -154,13 +165,13 @@ class JaxRunner:
         """
         if threads < 1:
             raise ConfigError(f"threads must be at least 1, got {threads}")
-        os.environ.setdefault(_THREADS, str(threads))
+        use_threads(threads)
         keep_on_disk(cache_dir)
         mesh = mesh_of(num_devices)
-        target = jnp.dtype(dtype or ("float32" if _is_cpu() else "bfloat16"))
-        config, tensors, formats = read_decoder(weights, lambda array: array.astype(target), "jax")
+        own_dtype = dtype or ("float32" if is_cpu() else "bfloat16")
+        config, placed, formats = load_decoder(weights, own_dtype, mesh)
         return cls(
-            config, assemble(config, tensors, mesh), mesh=mesh, num_blocks=num_blocks,
+            config, placed, mesh=mesh, num_blocks=num_blocks,
             cache_dir=cache_dir, max_step_tokens=max_step_tokens, max_samples=max_samples,
             formats=formats, attention=attention, chooses=chooses, progress=progress,
         )  # fmt: skip
@@ -172,7 +183,7 @@ class JaxRunner:
         return cls.open(
             setup.weights, num_blocks=sizes.num_blocks, max_step_tokens=sizes.max_step_tokens,
             max_samples=sizes.max_samples, threads=setup.threads, cache_dir=setup.cache_dir,
-            progress=setup.progress,
+            num_devices=setup.parallel.num_ranks, progress=setup.progress,
         )  # fmt: skip
 
     def warm_up(self, progress: Progress) -> None:
@@ -188,7 +199,7 @@ class JaxRunner:
             progress("compiling JAX programs", done / total)
             self._head_program(count)
             self._sampler.warm_up(count)
-        self.admit_block(0, self.export_block(0))
+        self._admit(0, self._export(0))
         progress("JAX programs are ready", 1.0)
 
     def execute(self, batch: ForwardBatch) -> StepResult:
@@ -212,19 +223,33 @@ class JaxRunner:
     def collect(self) -> StepResult:
         return self._under_way.popleft().result()
 
+    def forget(self) -> None:
+        """Do not wait for the oldest step under way: another process has its tokens too."""
+        self._under_way.popleft()
+
     def last_logits(self) -> Float32:
         logits: Float32 = np.asarray(self._logits)[: self._num_samples]
         return logits
 
     def export_block(self, block: int) -> NDArray[np.generic]:
+        self._check_block(block)
+        return self._export(block)
+
+    def admit_block(self, block: int, data: NDArray[np.generic]) -> None:
+        self._check_block(block, data)
+        self._admit(block, data)
+
+    def _check_block(self, block: int, data: NDArray[np.generic] | None = None) -> None:
         check_block(block, self.num_blocks)
-        data: NDArray[np.generic] = np.array(read_block(self._state.kv, block))
+        if data is not None:
+            check_block_data(data, self.kv_format)
+
+    def _export(self, block: int) -> NDArray[np.generic]:
+        data: NDArray[np.generic] = np.array(read_block(self._state.kv, block, self._mesh))
         # NumPy has no bfloat16: its bits travel as uint16.
         return data.view(np.uint16) if self.kv_format.dtype == "bfloat16" else data
 
-    def admit_block(self, block: int, data: NDArray[np.generic]) -> None:
-        check_block(block, self.num_blocks)
-        check_block_data(data, self.kv_format)
+    def _admit(self, block: int, data: NDArray[np.generic]) -> None:
         kv = self._state.kv
         values = place(np.ascontiguousarray(data).view(kv.dtype), self._mesh, BLOCK_SPEC)
         self._state = self._state._replace(kv=write_block(kv, block, values, self._mesh))
@@ -250,49 +275,9 @@ class JaxRunner:
         return self._programs[count,]
 
 
-def mesh_of(num_devices: int) -> Mesh:
-    """Return the first of JAX's devices as a mesh. Raises ConfigError when there are too few."""
-    devices = jax.devices()
-    if not 1 <= num_devices <= len(devices):
-        raise ConfigError(f"num_devices must be 1 to {len(devices)} here, got {num_devices}")
-    return Mesh(np.array(devices[:num_devices]), (MODEL_AXIS,))
-
-
 def attention_of(config: ModelConfig) -> Attention:
     """Return our kernel on a GPU, for heads of a power of two, one window and no caps; XLA's
     products elsewhere."""
     takes = config.head_dim & (config.head_dim - 1) == 0
     takes &= len(config.windows) == 1 and config.score_cap is None
     return "pallas" if jax.devices()[0].platform == "gpu" and takes else "xla"
-
-
-def _default_place() -> Place:
-    """Return where tokens are chosen: XLA on a CPU takes several times as long as our kernel."""
-    return "host" if _is_cpu() else "device"
-
-
-def _is_cpu() -> bool:
-    return jax.devices()[0].platform == "cpu"
-
-
-_THREADS = "PJRT_NPROC"  # read by XLA when its CPU client is made
-
-
-def keep_on_disk(cache_dir: Path) -> None:
-    jax.config.update("jax_compilation_cache_dir", str(cache_dir / "jax" / _cpu()))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
-
-
-def _processor() -> list[str]:
-    """Return what decides which code XLA makes, beside its version."""
-    device = jax.devices()[0]
-    if device.platform == "cpu":
-        return ["cpu", _cpu(), f"{os.environ.get(_THREADS)} threads"]
-    return [device.platform, device.device_kind]
-
-
-def _cpu() -> str:
-    """Name this kind of CPU: code that XLA makes for it may not run on another."""
-    kind = (llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
-    return hashlib.blake2b(repr(kind).encode(), digest_size=8).hexdigest()

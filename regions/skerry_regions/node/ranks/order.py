@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import socket
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -100,4 +102,22 @@ def run_rank(order: RankOrder, setup: RunnerSetup, channel: RankChannel) -> None
     kind = RUNNERS[order.runner]
     if not kind.opens_divided:
         raise ConfigError(f"the {order.runner} runner runs on one rank")
+    if kind.listens_by_name:
+        check_own_name()
     runner_class(kind.opens_divided).serve_rank(setup, channel, **kind.options)
+
+
+def check_own_name() -> None:
+    """Raise ConfigError unless this machine's name is of the loopback interface, where ranks may
+    listen."""
+    name = socket.gethostname()
+    try:
+        found = socket.getaddrinfo(name, None)
+    except OSError as error:
+        raise ConfigError(f"this machine's name, {name}, has no address: {error}") from None
+    for *_, (address, *_) in found:
+        if not ipaddress.ip_address(address).is_loopback:
+            raise ConfigError(
+                f"ranks would listen beyond the loopback interface: this machine's name, {name}, "
+                f"is {address}, and not 127.0.0.1, in its hosts file"
+            )
