@@ -38,8 +38,8 @@ def parts(subject: Subject) -> list[Part]:
     slower = partial(gpu_steps.decode, subject, deterministic=True)
     return [
         Part("ceilings", 10, partial(ceilings, subject)),
-        Part("answers", 20, partial(check_answers, subject)),
-        Part("decode", 20, ours[0]),
+        Part("answers", 40, partial(check_answers, subject)),
+        Part("decode", 30, ours[0]),
         Part("prefill", 15, ours[1]),
         Part("streams", 110, partial(streams, subject)),
         Part("long tail", 25, partial(gpu_steps.long_tail, subject)),

@@ -85,7 +85,10 @@ def captured(monkeypatch: pytest.MonkeyPatch, steps: Any, launched: list[str]) -
         launched[before:] = ["replay"]
 
     @contextmanager
-    def capture(graph: StubGraph, *, pool: object, stream: StubStream) -> Generator[None]:
+    def capture(
+        graph: StubGraph, *, pool: object, stream: StubStream, capture_error_mode: str
+    ) -> Generator[None]:
+        assert capture_error_mode == "thread_local"  # else any thread's copy would end it
         launched.append("capture")
         graph.replay = partial(replay, graph)
         capturing.append(graph)

@@ -231,7 +231,10 @@ class TritonSteps:
         steps.wait_stream(self._side)
         self._made.copy_(made)  # the next step may be fed
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._memory, stream=self._side):
+        # Other threads go on: those of another engine, or NCCL's, which asks for events.
+        with torch.cuda.graph(
+            graph, pool=self._memory, stream=self._side, capture_error_mode="thread_local"
+        ):
             self._run_padded(inputs)
         return graph
 
