@@ -227,15 +227,19 @@ class Engine:
         self._scheduler.settle(live, seconds)
         self._tally.add_step(live, seconds)
         outputs: list[Output] = []
-        for row, samples in step.samples():
-            if not self._lives(row.sequence):
+        sample = 0
+        for row in step.rows:
+            samples = range(sample, sample + row.num_samples)
+            sample, sequence = samples.stop, row.sequence
+            if not self._lives(sequence):
                 continue
-            row.sequence.forget_expected()  # it comes now
-            kv = self.exchange.exported(row) if row.sequence.is_exporting else ()
+            if sequence.expected >= 0:  # it comes now
+                sequence.forget_expected()
+            kv = self.exchange.exported(row) if sequence.is_exporting else ()
             if row.num_targets or row.makes_token or kv:
                 output = self._outputs.output(row, result, samples, token_ids, kv)
                 if output.finish_reason is not None:
-                    self._end(row.sequence)
+                    self._end(sequence)
                 outputs.append(output)
         return outputs
 

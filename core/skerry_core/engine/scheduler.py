@@ -115,6 +115,7 @@ class Scheduler:
         """Take a running sequence's slot and blocks, and let it wait to be computed again."""
         self._vacate(sequence)
         sequence.num_computed = 0
+        sequence.preempted_at = self._num_launched
         self._classes[sequence.priority].enqueue(sequence)
         sequence.preemptions += 1
         self.num_preemptions += 1
@@ -148,9 +149,12 @@ class Scheduler:
         """Let sequences go on from behind rows that are computed from now on."""
         self._num_launched += 1
         for row in rows:
-            row.launch(self._num_launched)
+            sequence = row.sequence
+            sequence.num_computed = row.end
+            if row.num_targets:
+                sequence.num_prompt_logprobs += row.num_targets
             if row.is_admission:
-                self._classes[row.sequence.priority].fair.serve(row.sequence.tenant)
+                self._classes[sequence.priority].fair.serve(sequence.tenant)
 
     def settle(self, rows: list[PlannedRow], seconds: float) -> None:
         """Account for computed rows of the oldest step under way, whose sequences live: seal their
@@ -245,7 +249,7 @@ class Scheduler:
         is_newcomer: bool = False,
     ) -> bool:
         """Give a waiting sequence a slot, blocks, and its first chunk; False leaves it waiting."""
-        if sequence.launched > self._num_settled:  # preempted in a step that is still under way
+        if sequence.preempted_at > self._num_settled:  # a step under way may have a row of it
             return False
         while not self._free_slots:
             if not self._displace(plan, sequence, is_newcomer=is_newcomer):

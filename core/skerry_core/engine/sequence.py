@@ -46,10 +46,11 @@ class Sequence:
         "_seen", "_tokens", "arrival", "arrival_time", "blocks", "budget", "cached_tokens",
         "choice_seconds", "decode_seconds", "decode_steps", "decode_tokens", "digests", "end_time",
         "expected", "export_pages", "exports_kv", "has_adjustments", "has_penalties", "id",
-        "is_exporting", "is_recurring", "kv", "launched", "matcher", "num_computed", "num_exported",
-        "num_prompt_logprobs", "num_tokens", "pinned", "preemptions", "prefill_seconds",
-        "prefill_steps", "prefill_tokens", "priority", "private_blocks", "prompt_tokens", "request",
-        "sampling", "slot", "start_time", "tail", "tenant", "whole_max_tokens",
+        "is_exporting", "is_recurring", "kv", "matcher", "num_computed", "num_exported",
+        "num_prompt_logprobs", "num_tokens", "pinned", "preempted_at", "preemptions",
+        "prefill_seconds", "prefill_steps", "prefill_tokens", "priority", "private_blocks",
+        "prompt_tokens", "request", "sampling", "slot", "start_time", "tail", "tenant",
+        "whole_max_tokens",
     )  # fmt: skip
 
     def __init__(
@@ -120,7 +121,7 @@ class Sequence:
         self.blocks: list[int] = []
         self.digests: list[Digest] = []  # of its first full blocks, see `extend_digests`
         self.num_computed = 0
-        self.launched = 0  # the last step that it had a row in, 1, 2, …; see `Scheduler.launch`
+        self.preempted_at = 0  # how many steps had been launched by then
         # While the next step is planned: the sample of the one before that will be its last token,
         # whose place is taken already. -1: all its tokens are known.
         self.expected = -1

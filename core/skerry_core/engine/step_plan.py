@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from skerry_core.blocks import BlockPool
 from skerry_core.config import BLOCK_SIZE
@@ -66,28 +66,20 @@ class PlannedRow:
             sequence.prefill_steps += 1
             sequence.prefill_tokens += self.num_tokens
 
-    def launch(self, step: int) -> None:
-        """Let the sequence go on from behind the row, which is computed from now on, in the step
-        of this number."""
-        sequence = self.sequence
-        sequence.launched = step
-        sequence.num_computed = self.end
-        sequence.num_prompt_logprobs += self.num_targets
-
     def seal(self, pool: BlockPool, names: BlockNames) -> None:
         """Name the blocks that the row, which has run, filled; pin the prompt once it is
         computed."""
-        sequence = self.sequence
-        sequence.num_computed = max(sequence.num_computed, self.end)  # drafts that were right
-        first, end = self.start // BLOCK_SIZE, self.end // BLOCK_SIZE
-        if end > first:
-            sequence.extend_digests(end, names)
-            for i in range(first, end):
+        sequence, end = self.sequence, self.end
+        if end > sequence.num_computed:  # of drafts that were right
+            sequence.num_computed = end
+        first, last = self.start // BLOCK_SIZE, end // BLOCK_SIZE
+        if last > first:
+            sequence.extend_digests(last, names)
+            for i in range(first, last):
                 pool.seal(sequence.blocks[i], sequence.digests[i])
-        start = sequence.start_time
-        if not sequence.request.pins or sequence.pinned is not None or start is None:
+        if not sequence.request.pins or sequence.pinned is not None:
             return
-        if self.end >= sequence.prompt_tokens:
+        if end >= sequence.prompt_tokens and (start := sequence.start_time) is not None:
             sequence.pinned = pin_prompt(
                 pool, sequence.request, sequence.digests, sequence.cached_tokens, start
             )
@@ -135,26 +127,21 @@ class LaunchedStep:
         """`started` is in seconds of the engine's clock."""
         self.rows = rows
         self.started = started
-        self._led = [r for r in rows if r.sequence.matcher is not None or r.sequence.budget]
 
     @property
     def may_need_logits(self) -> bool:
         """Return whether no step may be launched before this one is collected: its logits are there
         as long."""
-        return any(row.may_need_logits for row in self._led)
-
-    def samples(self) -> Iterator[tuple[PlannedRow, range]]:
-        """Yield each row with its samples, indices into those of the step."""
-        start = 0
-        for row in self.rows:
-            yield row, range(start, start + row.num_samples)
-            start += row.num_samples
+        led = (row for row in self.rows if row.sequence.matcher or row.sequence.budget)
+        return any(row.may_need_logits for row in led)
 
     def expect(self, lives: Callable[[Sequence], bool]) -> None:
         """Let the sequences that live go on as if the tokens were known that can be fed."""
-        for row, samples in self.samples():
+        sample = 0
+        for row in self.rows:
+            sample += row.num_samples
             if row.feeds_next and lives(row.sequence):
-                row.sequence.expect(samples[-1])
+                row.sequence.expect(sample - 1)
 
 
 class StepPlan:
