@@ -181,7 +181,7 @@ def test_floats_of_safetensors_become_q8_0(tmp_path: Path, dtype: str) -> None:
     elif dtype == "float16":
         torch_save(path, torch.float16)
     runner = NumbaRunner.open(path, num_blocks=4, max_samples=512, cache_dir=CACHE)
-    assert runner._packed.formats == ["Q8_0"]
+    assert runner._packed.all_formats == ("Q8_0",)
     logits = prefill(runner, TOKENS, table_for(len(TOKENS), first=0), 150)
     runner.close()
     assert mean_kl(expected, logits) < ROUNDED

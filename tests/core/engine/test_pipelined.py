@@ -44,7 +44,7 @@ FORMS: dict[str, dict[str, Any]] = STYLES | {
 }
 
 
-def pipelined(depth: int, *, pace: Pace = lazy, num_blocks: int = 64, **limits: int) -> Engine:
+def pipelined(depth: int, *, pace: Pace = lazy, num_blocks: int = 64, **limits: Any) -> Engine:
     return engine_over(PipelinedRunner(depth=depth, pace=pace, num_blocks=num_blocks), **limits)
 
 

@@ -23,7 +23,7 @@ ATOL = 2e-4 if DEVICE.type == "cuda" else 3e-5
 
 def open_runner(path: Path, **options: Any) -> TorchRunner:
     """Open one in float32, also where a GPU's own is bfloat16."""
-    sizes = {"num_blocks": NUM_BLOCKS, "max_samples": 8}
+    sizes: dict[str, Any] = {"num_blocks": NUM_BLOCKS, "max_samples": 8}
     return TorchRunner.open(
         path, threads=1, kernels="triton", device=str(DEVICE), dtype=torch.float32,
         **(sizes | options),

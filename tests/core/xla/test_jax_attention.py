@@ -108,7 +108,7 @@ def check_parts(
     q = rng.normal(size=(len(cached), count, kv_heads, group, 16)).astype(np.float32)
     kv, lengths, tables = case.kv[None].cpu().numpy(), np.array(cached), np.maximum(case.tables, 0)
     arrays = [jnp.asarray(a) for a in (q, kv, np.int32(0), lengths.astype(np.int32), tables)]
-    pieces = pieces_of(*arrays[3:], window) if in_pieces else None
+    pieces = pieces_of(arrays[3], arrays[4], window) if in_pieces else None
     part = attend_prefix(*arrays, window=window, interpret=True, pieces=pieces)
     for row, token in np.ndindex(q.shape[:2]):
         position = cached[row] + token

@@ -24,7 +24,7 @@ from tests.core.runners.runner_suite import (
     write_model,
 )
 
-from skerry_core.config import ConfigError
+from skerry_core.config import ConfigError, KVDtype
 from skerry_core.kernels.jax.weights import assemble, join
 from skerry_core.kv.canonical import convert
 from skerry_core.runners.jax.jax_calls import sizes_up_to
@@ -97,11 +97,12 @@ def test_bfloat16_stays_close_and_takes_converted_blocks(llama: Path) -> None:
 
 
 def test_builds_are_told_apart_by_dtype_alone(llama: Path) -> None:
+    sizes: list[tuple[int, KVDtype]] = [(4, "float32"), (7, "float32"), (4, "bfloat16")]
     first, second, narrow = (
         JaxRunner.open(
             llama, cache_dir=CACHE, threads=1, num_blocks=blocks, max_samples=512, dtype=dtype
         )
-        for blocks, dtype in ((4, "float32"), (7, "float32"), (4, "bfloat16"))
+        for blocks, dtype in sizes
     )
     assert first.numeric_build == second.numeric_build != narrow.numeric_build
 

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import jsonschema
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,6 +27,7 @@ from skerry_edge.families.family import Family, ReaderSpec
 from skerry_edge.families.reader import Reader
 from skerry_edge.families.recognition import family_of
 from skerry_edge.families.table import HERMES, LLAMA, MISTRAL_LIST, TAUGHT
+from skerry_edge.output.asked import OutputAsked
 from skerry_edge.output.plan import OutputPlan, plan_fields
 from skerry_edge.output.tool_prompts import EXAMPLE, with_tools
 from skerry_edge.text.prompts import chat_prompt
@@ -67,7 +69,8 @@ def plan(family: Family = TAUGHT, **fields: Any) -> OutputPlan:
     messages = [Message("user", "hi")]
     request = ChatCompletionRequest(model="m", messages=messages, **fields)
     template = Template(family)
-    return plan_fields(family_of(template.chat_template, template.control_id), request)
+    asked = msgspec.convert(request, OutputAsked, from_attributes=True)
+    return plan_fields(family_of(template.chat_template, template.control_id), asked)
 
 
 def parsed(family: Family, output: str, sizes: list[int] | None = None) -> tuple[str, Calls]:

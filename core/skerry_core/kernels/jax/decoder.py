@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Generic, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,29 +37,30 @@ from skerry_core.kernels.jax.weights import (
     PARTITIONS,
     DecoderTree,
     LayerStack,
+    Leaf,
 )
 
 
-class StepState(NamedTuple):
+class StepState(NamedTuple, Generic[Leaf]):
     """What a step changes. Its buffers are donated: it is updated in place."""
 
-    kv: Array  # [L, k|v, N, Hk, 64, D]
-    sampled: Array  # [S, hidden]  states of a step's samples, before the last norm
+    kv: Leaf  # [L, k|v, N, Hk, 64, D]
+    sampled: Leaf  # [S, hidden]  states of a step's samples, before the last norm
 
 
 @partial(jax.jit, static_argnames=("config", "attention", "mesh"), donate_argnames="state")
 def run_rows(
     config: ModelConfig,
     weights: DecoderTree[Array],
-    state: StepState,
+    state: StepState[Array],
     rows: PaddedRows[Array],
     made: Array,  # i32[S]  chosen by the step before; -1: no token was possible
     attention: Attention,
     mesh: Mesh,
-) -> StepState:
+) -> StepState[Array]:
     """Run tokens over the KV, to which theirs is added; keep the final states of samples."""
     spec = StepState(KV_SPEC, P())
-    run: Callable[..., StepState] = jax.shard_map(
+    run: Callable[..., StepState[Array]] = jax.shard_map(
         partial(_run_rows, config, attention), mesh=mesh,
         in_specs=(PARTITIONS, spec, P(), P()), out_specs=spec, check_vma=False,
     )  # fmt: skip
@@ -70,10 +71,10 @@ def _run_rows(
     config: ModelConfig,
     attention: Attention,
     weights: DecoderTree[Array],
-    state: StepState,
+    state: StepState[Array],
     rows: PaddedRows[Array],
     made: Array,
-) -> StepState:
+) -> StepState[Array]:
     """Execute `run_rows` on one of the devices.
 
     Layers read the cache as it was and attend to the step's own tokens beside it; what they add is

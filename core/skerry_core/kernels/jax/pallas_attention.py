@@ -38,7 +38,7 @@ def attend_prefix(
     window: int | None,
     interpret: bool,
     pieces: SplitContexts | None = None,
-) -> AttentionPart:
+) -> AttentionPart[Array]:
     """Attend with each query to what of its row is cached: parts of [B, n, Hk, G]; 2^k = D.
 
     With all pieces of the rows' contexts n is 1, and G at most `SPLIT_TILE`.
@@ -70,11 +70,11 @@ def _attend_whole(
     group: int,
     window: int | None,
     interpret: bool,
-) -> AttentionPart:
+) -> AttentionPart[Array]:
     """Attend tile by tile, each to its whole context: parts of [B, Hk, tiles * TILE]."""
     rows, kv_heads, size, _ = q.shape
     by_tile = [own_block(None, None, TILE, *tail) for tail in (q.shape[3:], (), ())]
-    attended: AttentionPart = call(
+    attended: AttentionPart[Array] = call(
         partial(_attend_tile, group=group, window=window),
         grid=(rows, kv_heads, size // TILE),
         in_specs=[by_tile[0], *map(whole, (layer, first, tables, kv))],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,17 +11,18 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from skerry_core.config import BLOCK_SIZE
+from skerry_core.kernels.jax.weights import Leaf
 
 
-class AttentionPart(NamedTuple):
+class AttentionPart(NamedTuple, Generic[Leaf]):
     """Attention over some keys, not yet divided: what parts are merged from."""
 
-    mixed: Array  # f32[..., D]  values times shares
-    largest: Array  # f32[...]   score; -inf where no key is seen
-    total: Array  # f32[...]     of shares
+    mixed: Leaf  # f32[..., D]  values times shares
+    largest: Leaf  # f32[...]   score; -inf where no key is seen
+    total: Leaf  # f32[...]     of shares
 
 
-def merge(first: AttentionPart, second: AttentionPart) -> Array:
+def merge(first: AttentionPart[Array], second: AttentionPart[Array]) -> Array:
     """Merge attention over the keys of both, f32[..., D]. Some key is seen."""
     largest = jnp.maximum(first.largest, second.largest)
     keep, add = jnp.exp(first.largest - largest), jnp.exp(second.largest - largest)
@@ -35,7 +36,7 @@ def call(kernel: Any, **how: Any) -> Any:
     return pl.pallas_call(kernel, compiler_params=plgpu.CompilerParams(num_warps=4), **how)
 
 
-def part_shapes(shape: tuple[int, ...]) -> AttentionPart:
+def part_shapes(shape: tuple[int, ...]) -> AttentionPart[jax.ShapeDtypeStruct]:
     """Return shapes of parts of queries [..., D]."""
     shapes = shape, shape[:-1], shape[:-1]
     return AttentionPart(*(jax.ShapeDtypeStruct(each, jnp.float32) for each in shapes))
@@ -51,7 +52,7 @@ def whole(array: Array | jax.ShapeDtypeStruct) -> pl.BlockSpec:
     return pl.BlockSpec(array.shape, lambda *at: (0,) * len(array.shape))
 
 
-def no_part(shape: tuple[int, ...]) -> AttentionPart:
+def no_part(shape: tuple[int, ...]) -> AttentionPart[Array]:
     """Return attention to no key, with queries [tile, D]."""
     return AttentionPart(
         jnp.zeros(shape, jnp.float32),
@@ -70,11 +71,11 @@ def attend_blocks(
     begin: Array,  # i32[]  the first block
     end: Array,  # i32[]    behind the last
     window: int | None,
-) -> AttentionPart:
+) -> AttentionPart[Array]:
     """Attend with one KV head to the blocks of a row, as far as they are cached and seen."""
     layer, row, head = at
 
-    def attend(index: Array, part: AttentionPart) -> AttentionPart:
+    def attend(index: Array, part: AttentionPart[Array]) -> AttentionPart[Array]:
         block = tables_ref[row, index]
         key = index * BLOCK_SIZE + jnp.arange(BLOCK_SIZE)
         is_cached = key < first  # an idle slot may hold anything, NaN included
@@ -95,5 +96,5 @@ def attend_blocks(
             part.mixed * keep[:, None] + added, largest, part.total * keep + shares.sum(axis=1)
         )
 
-    attended: AttentionPart = jax.lax.fori_loop(begin, end, attend, no_part(queries.shape))
+    attended: AttentionPart[Array] = jax.lax.fori_loop(begin, end, attend, no_part(queries.shape))
     return attended

@@ -34,11 +34,11 @@ _PROGRAMS = 512  # about as many as a device runs at a time: an empty one is not
 class SplitContexts(NamedTuple):
     """Every piece of what B rows have cached, row after row, each row's in order."""
 
-    rows: Array  # i32[n]     whose it is, of the first `count`
+    rows: Array  # i32[n]     whose it is, of the first `num_pieces`
     indices: Array  # i32[n]  which of its context
     starts: Array  # i32[B]   its first piece
     ends: Array  # i32[B]
-    count: Array  # i32[1]
+    num_pieces: Array  # i32[1]
 
 
 def is_split(count: int, group: int) -> bool:
@@ -70,14 +70,14 @@ def attend_split(
     group: int,
     window: int | None,
     interpret: bool,
-) -> AttentionPart:
+) -> AttentionPart[Array]:
     """Attend with one token of each row, whose G queries are in a tile: parts of [B, Hk,
     SPLIT_TILE]."""
     rows, kv_heads, _, width = q.shape
     most = len(pieces.rows)
     inputs = q, layer, first, tables, *pieces, kv
     split = part_shapes((most, kv_heads, group, width))
-    attended: AttentionPart = call(
+    attended: AttentionPart[Array] = call(
         partial(_attend_pieces, group=group, window=window),
         grid=(min(most, max(_PROGRAMS // kv_heads, 1)), kv_heads),
         in_specs=list(map(whole, inputs)),
@@ -87,7 +87,7 @@ def attend_split(
     )(*inputs)
     parts = pieces.starts, pieces.ends, *attended
     own = own_block(None, None, SPLIT_TILE)
-    merged: AttentionPart = call(
+    merged: AttentionPart[Array] = call(
         partial(_merge_pieces, group=group),
         grid=(rows, kv_heads),
         in_specs=list(map(whole, parts)),
@@ -159,7 +159,7 @@ def _merge_pieces(
     is_query = jnp.arange(SPLIT_TILE) < group
     wide = jnp.broadcast_to(is_query[:, None], merged_ref.shape)
 
-    def add(piece: Array, part: AttentionPart) -> AttentionPart:
+    def add(piece: Array, part: AttentionPart[Array]) -> AttentionPart[Array]:
         at = (piece, head, pl.ds(0, SPLIT_TILE))
         mixed = plgpu.load(mixed_ref.at[*at, slice(None)], mask=wide, other=0.0)
         own = plgpu.load(largest_ref.at[at], mask=is_query, other=-jnp.inf)

@@ -101,7 +101,7 @@ def _fp8_product(x: Tensor, weight: QuantizedMatrix) -> Tensor:
         num_warps=min(max(padded // 512, 1), 16),
     )  # fmt: skip
     if scales_rows(x, weight):
-        return torch._scaled_mm(
+        return torch._scaled_mm(  # pyright: ignore[reportPrivateImportUsage]
             narrow, weight.quants.t(), scales, weight.scales.t(), out_dtype=x.dtype
         )
     out = x.new_empty((len(x), num_outputs))

@@ -15,6 +15,8 @@ Scales of the next groups are loaded while the weights of these are multiplied.
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 import triton
 import triton.language as tl
@@ -62,7 +64,7 @@ def widened(weight: QuantizedMatrix, dtype: torch.dtype) -> Tensor:
 
 
 def _is_packed(dtype: torch.dtype) -> bool:
-    return dtype is torch.bfloat16 and isinstance(_product_narrow, JITFunction)
+    return dtype is torch.bfloat16 and isinstance(cast(object, _product_narrow), JITFunction)
 
 
 @triton.jit(do_not_specialize=["rows"])

@@ -215,8 +215,9 @@ class JaxRunner:
         self._num_samples = batch.num_samples
         if batch.num_samples:
             count = bucket(batch.num_samples, self._buckets.rows)
-            self._logits = self._head_program(count)(self._weights, self._state.sampled)
-            self._under_way.append(self._sampler.begin(self._logits, batch.sampling))
+            logits = self._head_program(count)(self._weights, self._state.sampled)
+            self._logits = logits
+            self._under_way.append(self._sampler.begin(logits, batch.sampling))
         else:
             self._under_way.append(NOTHING_SAMPLED)
 

@@ -153,6 +153,7 @@ class OnDevice:
         with jax.enable_x64(True):
             self._adjusted(logits, sampling, rows)
             style = self._style(sampling.samples, rows)
+            chosen = self.made
             for searches in _SEARCHES:
                 chosen = choose(logits, style, searches, self._max_samples)
             for count in (0, min(_LEAST_LIKELY, self._vocab_size)):
