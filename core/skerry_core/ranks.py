@@ -77,6 +77,11 @@ class RankChannel(Protocol):
 class Ranks(Protocol):
     """Starts ranks of a model beside the one that calls it."""
 
+    @property
+    def form(self) -> str:
+        """Return how the model is divided, and why, for who operates it."""
+        ...
+
     def start(self, setup: RunnerSetup) -> RankChannel:
         """Start rank `setup.rank` of the same kind of runner, which runs `serve_rank` of what the
         kind opens with this setup and the channel's other end; return without waiting for it.

@@ -47,6 +47,7 @@ class Member(Struct, frozen=True, kw_only=True):
     role: Literal["prefill", "decode", "hybrid"] = "hybrid"
     model: Text = ""
     runner: Text = ""
+    parallel: Text = ""  # how its model is divided over ranks, and why; empty: it is not
     numeric_build: NumericBuild = ""
     kv_format: Text = ""
     kv_bytes_per_token: float = 0.0

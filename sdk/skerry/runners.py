@@ -33,7 +33,8 @@ class RunnerKind:
     kv: tuple[KVForm, ...] = ()
     axes: tuple[ParallelAxis, ...] = ()  # along which it divides a model
     opens_divided: str = ""
-    """As `opens`, of a model over several ranks; its `serve_rank` runs a rank that is not first."""
+    """As `opens`, of a model over several ranks; its `serve_rank` runs a rank that is not first,
+    and its `survey`, if it has one, says what the model needs and what there is for it."""
     listens_by_name: bool = False
     """Whether its ranks listen at the address of the machine's name."""
 

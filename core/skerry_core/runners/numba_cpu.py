@@ -59,11 +59,7 @@ class NumbaRunner:
         if threads > team.MAX_THREADS:
             raise ConfigError(f"threads must be at most {team.MAX_THREADS}, got {threads}")
         self.model: ModelConfig = packed.config
-        self.kv_format = KVFormat(
-            num_layers=packed.config.num_layers,
-            num_kv_heads=packed.config.num_kv_heads,
-            head_dim=packed.config.head_dim,
-        )
+        self.kv_format = kv_format_of(packed.config)
         self.num_blocks = num_blocks
         self.max_step_tokens = max_step_tokens
         self.max_samples = max_samples
@@ -251,6 +247,13 @@ class NumbaRunner:
         for index, wake_up in enumerate(self._wake_ups):
             if parked >> index & 1:
                 wake_up.release()
+
+
+def kv_format_of(config: ModelConfig) -> KVFormat:
+    """Return what blocks of a model, or of a stage, are here."""
+    return KVFormat(
+        num_layers=config.num_layers, num_kv_heads=config.num_kv_heads, head_dim=config.head_dim
+    )
 
 
 def _numeric_build(packed: PackedModel, kv_format: KVFormat) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from skerry.runners import RUNNERS, FloatsForm, KVForm, RunnerName
@@ -14,7 +15,7 @@ from skerry_core.engine.engine import Engine
 from skerry_core.engine.second_tier import open_file
 from skerry_core.kv.file_tier import FileTier
 from skerry_core.kv.mapped_file import FileTierError
-from skerry_core.ranks import UNDIVIDED, Parallel, RankLost
+from skerry_core.ranks import Parallel, RankLost
 from skerry_core.runner import (
     HOST_BLOCKS,
     ModelRunner,
@@ -23,6 +24,7 @@ from skerry_core.runner import (
     RunnerSetup,
     WantedSizes,
 )
+from skerry_core.runners.division import DivisionNeed, RankDevices, divide
 from skerry_core.weights.tensors import WeightsError
 from skerry_regions.models.catalog import ModelSpec
 from skerry_regions.models.model_files import ModelFiles
@@ -87,31 +89,23 @@ def open_engine(
     """
     _check_forms(runner, "weights", floats, RUNNERS[runner].floats)
     _check_forms(runner, "kv", options.kv, RUNNERS[runner].kv)
-    parallel = options.parallel or UNDIVIDED
-    axis = RUNNERS[runner].lacking({"tensor": parallel.tensor, "pipeline": parallel.pipeline})
-    if axis is not None:
-        raise ConfigError(f"--{axis}: the {runner} runner has no {axis} parallelism")
-    opened = _open_runner(
-        runner,
-        RunnerSetup(
-            weights=files.weights,
-            vocab_size=files.vocab_size,
-            max_context=spec.context_window,
-            sizes=WantedSizes(
-                num_blocks=options.num_blocks,
-                max_step_tokens=options.step_tokens,
-                max_samples=options.streams,
-                host_blocks=options.host_blocks,
-            ),
-            threads=max(1, threads // parallel.num_ranks),
-            cache_dir=cache_dir,
-            progress=progress,
-            floats=floats,
-            kv=options.kv,
-            parallel=parallel,
-            ranks=None if parallel.num_ranks == 1 else LocalRanks(runner),
+    setup = RunnerSetup(
+        weights=files.weights,
+        vocab_size=files.vocab_size,
+        max_context=spec.context_window,
+        sizes=WantedSizes(
+            num_blocks=options.num_blocks,
+            max_step_tokens=options.step_tokens,
+            max_samples=options.streams,
+            host_blocks=options.host_blocks,
         ),
+        threads=threads,
+        cache_dir=cache_dir,
+        progress=progress,
+        floats=floats,
+        kv=options.kv,
     )
+    opened = _open_runner(runner, _divided(runner, setup, options.parallel))
     config = options.config(opened)
     opened.warm_up(progress)
     file = None
@@ -147,6 +141,40 @@ def _check_forms(runner: RunnerName, of: str, form: str | None, known: Sequence[
         raise ConfigError(f"--{of} {form} is not of the {runner} runner, which {has}")
 
 
+def _divided(runner: RunnerName, setup: RunnerSetup, said: Parallel | None) -> RunnerSetup:
+    """Return the setup over as many ranks as an operator said, or else as have room for the model.
+    Raises ConfigError and WeightsError."""
+    kind, why = RUNNERS[runner], "as was said"
+    if said is None:
+        found = _surveyed(runner, setup)
+        if found is None:
+            return setup
+        division = divide(found[0], found[1], kind.axes)
+        said, why = division.parallel, division.reason
+    axis = kind.lacking({"tensor": said.tensor, "pipeline": said.pipeline})
+    if axis is not None:
+        raise ConfigError(f"--{axis}: the {runner} runner has no {axis} parallelism")
+    if said.num_ranks == 1:
+        return setup
+    form = f"tensor {said.tensor}, pipeline {said.pipeline}: {why}"
+    logger.info("the model is divided: %s", form)
+    return replace(
+        setup,
+        threads=max(1, setup.threads // said.num_ranks),
+        parallel=said,
+        ranks=LocalRanks(runner, form),
+    )
+
+
+def _surveyed(runner: RunnerName, setup: RunnerSetup) -> tuple[DivisionNeed, RankDevices] | None:
+    """Return what a model needs and what there is for it, where a kind of runner looks."""
+    kind = RUNNERS[runner]
+    with _extras_of(runner):
+        opened = runner_class(kind.opens_divided) if kind.opens_divided else None
+        survey = getattr(opened, "survey", None)
+        return None if survey is None else survey(setup, **kind.options)
+
+
 def _open_file(
     runner: ModelRunner, model_key: bytes, options: FileTierOptions, pin_share: float
 ) -> FileTier | None:
@@ -168,13 +196,21 @@ def _open_runner(name: RunnerName, setup: RunnerSetup) -> ModelRunner:
     opens = kind.opens if setup.parallel.num_ranks == 1 else kind.opens_divided
     if not opens:
         raise ConfigError(f"the {name} runner runs on one rank for now")
+    with _extras_of(name):
+        try:
+            runner: ModelRunner = runner_class(opens).from_setup(setup, **kind.options)
+        except RankLost as error:
+            raise ConfigError(str(error)) from None
+    return runner
+
+
+@contextmanager
+def _extras_of(name: RunnerName) -> Iterator[None]:
+    """Raise ConfigError where a kind's libraries are not installed."""
     try:
-        runner: ModelRunner = runner_class(opens).from_setup(setup, **kind.options)
+        yield
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"the {name} runner needs {error.name}: `pip install '.[{kind.extra}]'` in Skerry's "
-            "repository"
+            f"the {name} runner needs {error.name}: `pip install '.[{RUNNERS[name].extra}]'` in "
+            "Skerry's repository"
         ) from None
-    except RankLost as error:
-        raise ConfigError(str(error)) from None
-    return runner

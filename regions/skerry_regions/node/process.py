@@ -23,6 +23,7 @@ from skerry.runners import FloatsForm, RunnerName
 from skerry_core.config import BLOCK_SIZE, ConfigError
 from skerry_core.encoder.encoder import Encoder
 from skerry_core.engine.engine import Engine
+from skerry_core.ranks import DividedRunner
 from skerry_core.runner import Progress
 from skerry_core.weights.tensors import WeightsError
 from skerry_regions.address import Address, AddressError
@@ -210,10 +211,8 @@ class NodeProcess:
             raise NodeCannotStart(f"prompts to warm up: {error.message}") from None
         for number, prompt in enumerate(prompts):
             if not engine.share(prompt):
-                logger.warning(
-                    "prompt %d to warm up has %d tokens, less than a block of %d",
-                    number, len(prompt), BLOCK_SIZE,
-                )  # fmt: skip
+                short = "prompt %d to warm up has %d tokens, less than a block of %d"
+                logger.warning(short, number, len(prompt), BLOCK_SIZE)
         return prompts
 
     async def _until_stopped(self, node: Node) -> None:
@@ -275,6 +274,7 @@ def _described(member: Member, engine: Engine) -> Member:
         kv_bytes_per_token=form.block_bytes / BLOCK_SIZE,
         cache_tokens=runner.num_blocks * BLOCK_SIZE,
         batch_invariant=runner.batch_invariant,
+        parallel=runner.ranks.form[:256] if isinstance(runner, DividedRunner) else "",
     )
 
 

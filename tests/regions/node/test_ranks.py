@@ -27,8 +27,10 @@ from tests.regions.node.test_engines import opened
 from skerry.runners import MAX_RANKS, RUNNERS
 from skerry_core.config import ConfigError
 from skerry_core.engine.worker import Worker
-from skerry_core.ranks import Parallel, RankLost
+from skerry_core.ranks import DividedRunner, Parallel, RankLost
 from skerry_core.runner import RunnerSetup, WantedSizes
+from skerry_core.runners.division import DivisionNeed, RankDevices
+from skerry_core.runners.pipeline.pipeline_runner import PipelineRunner
 from skerry_core.worker_thread import WorkerStopped
 from skerry_regions.node.ranks.channel import AHEAD, MAX_PARTS, SocketChannel
 from skerry_regions.node.ranks.children import LocalRanks
@@ -320,3 +322,21 @@ def wait_until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_a_model_that_one_process_does_not_hold_is_divided(
+    weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need = DivisionNeed(weights=1 << 30, kv=1 << 30, num_layers=2, num_kv_heads=2)
+    there = RankDevices(memory=(3 << 29,) * 2, link=2e9)
+    monkeypatch.setattr(PipelineRunner, "survey", lambda setup: (need, there))
+    engine = opened(weights, "numba", floats="keep")
+    assert isinstance(engine.runner, DividedRunner)
+    assert engine.runner.ranks.form == (
+        "tensor 1, pipeline 2: 1.0 GiB of weights and 1.0 GiB of KV do not fit one device with "
+        "1.5 GiB free; 2 have some layers each"
+    )
+    engine.runner.close()
+    whole = opened(weights, "numba", floats="keep", parallel=Parallel())
+    assert not isinstance(whole.runner, DividedRunner)
+    whole.runner.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import resource
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,15 +14,20 @@ import numpy as np
 from skerry_core.batch import ForwardBatch, SamplingBatch
 from skerry_core.kernels.simd.targets import choose_target
 from skerry_core.models.stages import ModelStage, stages_of
+from skerry_core.models.weight_file import WeightFile
 from skerry_core.runner import RunnerSetup, WantedSizes
-from skerry_core.runners.numba_cpu import NumbaRunner
-from skerry_core.runners.packing.packed import find_or_pack
+from skerry_core.runners.division import DivisionNeed, RankDevices
+from skerry_core.runners.numba_cpu import NumbaRunner, kv_format_of
+from skerry_core.runners.packing.packed import find_or_pack, packed_bytes
 from skerry_core.runners.packing.packed_file import PackedHeader
 from skerry_core.runners.stage_balance import ROWS, alike, cut, kv_bytes, share_read
 from skerry_core.sampling import SAMPLE
 
 logger = logging.getLogger(__name__)
 
+OVERHEAD = 768 << 20  # bytes of address space that a rank has beside weights and KV
+MOST_RANKS = 64
+HOST_LINK = 2e9  # bytes a second between processes
 LEADER_SECONDS = 300e-6  # of a step, that the first rank needs for its engine
 _TRIES = 5  # of a step that is timed; the best counts
 _TRY_SECONDS = 0.05
@@ -53,6 +60,27 @@ def read_header(setup: RunnerSetup) -> PackedHeader:
         cache_dir=setup.cache_dir,
         progress=setup.progress,
     ).header
+
+
+def survey(setup: RunnerSetup) -> tuple[DivisionNeed, RankDevices] | None:
+    """Return what a model needs and what each process may have, of so many as the machine has
+    memory for; None where none is limited: several hold no more than one then. Raises WeightsError
+    or ConfigError."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return None
+    with WeightFile.open(setup.weights) as file:
+        config = file.config
+    need = DivisionNeed(
+        weights=packed_bytes(setup.weights, floats=setup.floats),
+        kv=setup.sizes.on_host().num_blocks * kv_format_of(config).block_bytes,
+        num_layers=config.num_layers,
+        num_kv_heads=config.num_kv_heads,
+    )
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    room = max(1, limit - OVERHEAD)
+    ranks = min(MOST_RANKS, max(1, machine // limit))
+    return need, RankDevices(memory=(room,) * ranks, link=HOST_LINK)
 
 
 def measure_speed(setup: RunnerSetup, header: PackedHeader) -> float:

@@ -21,12 +21,14 @@ from skerry_core.page_checksums import Checksums, check_pages, page_checksums
 from skerry_core.ranks import RankChannel, Ranks
 from skerry_core.runner import Progress, RunnerSetup
 from skerry_core.runners.checks import check_batch, check_block, check_block_data, check_finite
+from skerry_core.runners.division import DivisionNeed, RankDevices
 from skerry_core.runners.numba_cpu import NumbaRunner
 from skerry_core.runners.pipeline.opening import (
     measure_speed,
     open_stage,
     plan_stages,
     read_header,
+    survey,
 )
 from skerry_core.runners.pipeline.section import Section, serve_section, speeds_of
 from skerry_core.runners.rank_messages import MessageKind, RankMessage, encode, expect, result_of
@@ -97,6 +99,11 @@ class PipelineRunner:
             stages=stages,
             max_samples=setup.sizes.on_host().max_samples,
         )
+
+    @staticmethod
+    def survey(setup: RunnerSetup) -> tuple[DivisionNeed, RankDevices] | None:
+        """Return what the model needs and what there is for it; None: no process is limited."""
+        return survey(setup)
 
     @staticmethod
     def serve_rank(setup: RunnerSetup, channel: RankChannel) -> None:

@@ -10,6 +10,7 @@ from typing import cast
 
 import torch
 
+from skerry_core.blocks import blocks_for
 from skerry_core.config import ConfigError, KVFormat, ModelConfig
 from skerry_core.kernels.torch.quantized import FORMATS, Narrow, NarrowWeights
 from skerry_core.models.sharding import Shard
@@ -18,9 +19,12 @@ from skerry_core.models.tensor_names import EMBEDDING, HEAD
 from skerry_core.models.weight_file import WeightFile
 from skerry_core.ranks import Parallel
 from skerry_core.runner import RunnerSetup
+from skerry_core.runners.division import FAST_LINK, DivisionNeed, RankDevices
 from skerry_core.runners.stage_balance import cut, kv_bytes, share_read
 from skerry_core.runners.torch.opening import TorchOptions, kv_format_of
 from skerry_core.weights.tensors import FileTensor, row_bytes
+
+_NARROWED = {"int8": 0.53, "fp8": 0.5, "int4": 0.28, "bf12": 0.754}  # of bfloat16's bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +75,28 @@ def plan_ranks(weights: Path, parallel: Parallel, options: TorchOptions) -> Rank
         return RankPlan(
             model=file.config, kv_format=kv_format, formats=sorted(formats), shards=shards
         )
+
+
+def survey(setup: RunnerSetup, *, deterministic: bool) -> tuple[DivisionNeed, RankDevices] | None:
+    """Return what a model needs and what GPUs there are; None where there are not several. Reads no
+    weights. Raises WeightsError or ConfigError."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if count < 2:
+        return None
+    options = rank_options(setup, deterministic=deterministic)
+    with WeightFile.open(setup.weights) as file:
+        config = file.config
+        weights = sum(_kept_bytes(tensor, options) for tensor in file.tensors.values())
+    blocks = setup.sizes.num_blocks or blocks_for(min(config.max_context, setup.max_context))
+    need = DivisionNeed(
+        weights=round(weights * _NARROWED.get(options.narrow_weights or "", 1.0)),
+        kv=blocks * kv_format_of(config, options.dtype).block_bytes,
+        num_layers=config.num_layers,
+        num_kv_heads=config.num_kv_heads,
+    )
+    memory = tuple(torch.cuda.mem_get_info(index)[0] for index in range(count))
+    are_peers = all(torch.cuda.can_device_access_peer(0, index) for index in range(1, count))
+    return need, RankDevices(memory=memory, link=FAST_LINK if are_peers else 0.0)
 
 
 def step_bytes(

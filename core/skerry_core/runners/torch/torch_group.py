@@ -27,6 +27,7 @@ from skerry_core.page_checksums import Checksums, KVChecksumError, check_pages, 
 from skerry_core.ranks import Part, RankChannel, RankLost, Ranks
 from skerry_core.runner import Progress, RunnerSetup, RunnerSizes
 from skerry_core.runners.checks import check_batch, check_block, check_block_data
+from skerry_core.runners.division import DivisionNeed, RankDevices
 from skerry_core.runners.rank_messages import (
     MessageKind,
     RankMessage,
@@ -36,7 +37,7 @@ from skerry_core.runners.rank_messages import (
     step_message,
 )
 from skerry_core.runners.torch.rank_links import RankLinks
-from skerry_core.runners.torch.rank_plan import RankPlan, plan_ranks, rank_options
+from skerry_core.runners.torch.rank_plan import RankPlan, plan_ranks, rank_options, survey
 from skerry_core.runners.torch.rank_worker import open_rank, serve_rank, sizes_message, sizes_of
 from skerry_core.runners.torch.torch_runner import TorchRunner
 
@@ -133,6 +134,13 @@ class TorchGroup:
                     f"a rank computes as {build}, the first as {runner.numeric_build}"
                 )
         return cls(runner, links, plan, channels, ranks, store)
+
+    @staticmethod
+    def survey(
+        setup: RunnerSetup, *, deterministic: bool = False
+    ) -> tuple[DivisionNeed, RankDevices] | None:
+        """Return what the model needs and what there is for it; None: one device."""
+        return survey(setup, deterministic=deterministic)
 
     @staticmethod
     def serve_rank(

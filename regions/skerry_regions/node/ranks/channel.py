@@ -92,9 +92,11 @@ class SocketChannel:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
-        with contextlib.suppress(queue.Empty):  # room for the last word of the thread
+        with contextlib.suppress(queue.Empty):  # the thread may wait for room
             while True:
                 self._received.get_nowait()
+        with contextlib.suppress(queue.Full):  # who receives may wait, and the thread be through
+            self._received.put_nowait(RankLost(f"the connection to {self._name} is closed"))
 
     def _send(self, kind: int, parts: Sequence[Part]) -> None:
         views = [memoryview(part).cast("B") for part in parts]

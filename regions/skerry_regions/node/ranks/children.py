@@ -21,7 +21,9 @@ _MODULE = "skerry_regions.node.ranks.child"
 class LocalRanks:
     """`Ranks` in processes that write to this one's log and end with it, however it ends."""
 
-    def __init__(self, runner: RunnerName) -> None:
+    def __init__(self, runner: RunnerName, form: str = "") -> None:
+        """`form` says how the model is divided, and why."""
+        self.form = form
         self._runner: RunnerName = runner
         self._lock = threading.Lock()
         self._lost: RankLost | None = None
