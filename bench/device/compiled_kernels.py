@@ -51,6 +51,7 @@ LOOP_WEIGHTS = {
 _OBJDUMP = Path(nvidia.__file__).parent / "bin" / "cuobjdump"  # Triton brings it, beside ptxas
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)")
 _INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(\S.*?);", re.MULTILINE)
+_BUFFERS = re.compile(r"ttg\.local_alloc : \(\) -> !ttg\.memdesc<(\d+)x\d+x\d+x")
 _BRANCH = re.compile(r"\bBRA\b.*?0x([0-9a-f]+)")
 
 
@@ -66,6 +67,7 @@ class Usage:
     instructions: int  # in all, taken or not
     loop: int  # instructions of the longest loop, without those of loops in it
     threads: int  # of a program
+    buffers: int  # of what its loops load ahead; one: each load is waited for
 
 
 class Absent:
@@ -133,6 +135,7 @@ def _usage(compiled: Any, variant: str) -> Usage:
     return Usage(
         compiled.metadata.name, variant, registers, stack + local, compiled.metadata.shared,
         len(instructions), _longest_loop(instructions), 32 * compiled.metadata.num_warps,
+        max(map(int, _BUFFERS.findall(compiled.asm["ttgir"])), default=0),
     )  # fmt: skip
 
 

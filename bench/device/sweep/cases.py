@@ -101,7 +101,7 @@ def _prefill_attention(subject: Subject, name: str) -> Case:
         return call
 
     operations = 2 * count**2 * c.num_heads * c.head_dim
-    constants = [Change(module, "WHOLE_TILE", each) for each in (32, 128)]
+    constants = [Change(module, "WHOLE_TILE", each) for each in (32, 64)]
     return Case(name, prepare, operations / subject.product_rate, constants)
 
 

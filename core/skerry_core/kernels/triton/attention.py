@@ -6,10 +6,10 @@ never loaded, since idle blocks may hold anything, NaN included.
 
 Two ways. `attend_split` cuts a context after every 256 tokens, whatever the batch, and merges the
 pieces in their order: for decoding, and, since a token's bits then depend on its context alone,
-where they are to be equal in any batch. Its programs go through a list of all pieces, so
-that one long context costs what its own pieces do, not as many for every row. `attend_whole` goes
-through a context in one piece with a tile of many tokens: for prefill. A block that a token does
-not see leaves its running maximum, sum and accumulator untouched, bit for bit.
+where they are to be equal in any batch. Its programs go through a list of all pieces, so one long
+context costs what its own pieces do, not as many for every row. `attend_whole` goes through a
+context in one piece with a tile of many tokens: for prefill; what all of them see is not masked.
+A block that a token does not see leaves its maximum, sum and accumulator untouched, bit for bit.
 """
 
 # Kernels are compiled from what looks like Python; its types are not.
@@ -32,7 +32,7 @@ SPLIT_BLOCKS = 4  # blocks per piece of a context: 256 tokens
 SPLIT_TILE = 16  # rows of a tile: the least that tensor cores take
 _PROGRAMS = 512  # about as many as a device runs at a time: an empty one is not free
 _STAGES = 5  # of loads of a piece's blocks: the least with which Triton has two in flight
-WHOLE_TILE = 64  # rows of a tile in prefill; their fp32 accumulator lies in registers
+WHOLE_TILE = 128  # rows of a tile in prefill, of which four warps have 64 in registers each
 
 _BLOCK: tl.constexpr = tl.constexpr(BLOCK_SIZE)
 
@@ -111,17 +111,19 @@ def attend_whole(
     window: int | None,
     scales: Tensor | None = None,  # f32[2, N, Hk, 64] of KV in 8 bits
 ) -> None:
-    """Attend as `attend_split` does, in one piece. A tile's lengths are at most
-    `tile_tokens(WHOLE_TILE, H / Hk)`."""
+    """Attend as `attend_split` does, in one piece: up to `tile_tokens(WHOLE_TILE, H / Hk)`."""
     _, heads, width = out.shape
     group = heads // kv.shape[2]
-    _attend_whole[(tiles.rows.shape[0], kv.shape[2])](
+    rows = min(WHOLE_TILE, 32) if q.dtype is torch.float32 else WHOLE_TILE  # of a program
+    parts = triton.cdiv(tile_tokens(WHOLE_TILE, group), tile_tokens(rows, group))
+    _attend_whole[(tiles.rows.shape[0], kv.shape[2], parts)](
         q, kv, kv if scales is None else scales, tables, positions,
         tiles.rows, tiles.starts, tiles.lengths, out,
         q.stride(0), kv.stride(0), tables.stride(0), width**-0.5,
         HEADS=heads, GROUP=group, WIDTH=width, PADDED=triton.next_power_of_2(width),
-        TILE=max(WHOLE_TILE, triton.next_power_of_2(group)), WINDOW=window or 0,
-        IS_SCALED=scales is not None, num_warps=4,
+        TILE=max(rows, triton.next_power_of_2(group)), WINDOW=window or 0,
+        IS_SCALED=scales is not None, num_warps=max(rows // 16, 4),
+        num_stages=3 if scales is None else _STAGES,
     )  # fmt: skip
 
 
@@ -142,16 +144,18 @@ def _attend_split(
         is_row = (i // GROUP < length) & (i < TILE // GROUP * GROUP)
         tokens = tl.load(tile_starts + tile) + i // GROUP
         position = tl.load(positions + tokens, mask=is_row, other=-1)
-        first, last = _visible_range(position, is_row, WINDOW)
+        first, _, last = _visible_range(position, is_row, WINDOW)
         begin = tl.maximum(split * SPLIT, first // _BLOCK)
         end = tl.minimum(split * SPLIT + SPLIT, last // _BLOCK + 1)
         if begin < end:  # the window may be past it
             at = tokens[:, None].to(tl.int64) * q_stride + heads[:, None] * WIDTH + d[None]
             queries = tl.load(q + at, mask=is_row[:, None] & (d < WIDTH)[None], other=0.0)
+            largest, total, mixed = _nothing(TILE, PADDED)
             largest, total, mixed = _attend_blocks(
-                queries, kv, scales, piece_blocks + (piece - split) * SPLIT, position, head,
+                largest, total, mixed, queries, kv, scales,
+                piece_blocks + (piece - split) * SPLIT, position, head,
                 begin, end, first, last, value_offset, scale,
-                HEADS // GROUP, WIDTH, PADDED, TILE, WINDOW, IS_SCALED,
+                HEADS // GROUP, WIDTH, PADDED, WINDOW, IS_SCALED, False,
             )  # fmt: skip
             part = tl.load(first_parts + tile) + split * length + i // GROUP
             own = part.to(tl.int64) * HEADS + heads
@@ -201,25 +205,34 @@ def _attend_whole(
     HEADS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr,
     TILE: tl.constexpr, WINDOW: tl.constexpr, IS_SCALED: tl.constexpr,
 ):  # fmt: skip
-    """Attend with one tile, one KV head to the whole context."""
-    tile, head = tl.program_id(0), tl.program_id(1)
-    i, lengths = tl.arange(0, TILE), tl.load(tile_lengths + tile)
-    if lengths == 0:
+    """Attend with a part of one tile, one KV head to the whole context."""
+    tile, head, skipped = tl.program_id(0), tl.program_id(1), tl.program_id(2) * (TILE // GROUP)
+    i, length = tl.arange(0, TILE), tl.load(tile_lengths + tile) - skipped
+    if length <= 0:
         return
-    is_row = (i // GROUP < lengths) & (i < TILE // GROUP * GROUP)
-    tokens = tl.load(tile_starts + tile) + i // GROUP
+    is_row = (i // GROUP < length) & (i < TILE // GROUP * GROUP)
+    tokens = tl.load(tile_starts + tile) + skipped + i // GROUP
     position = tl.load(positions + tokens, mask=is_row, other=-1)
-    first, last = _visible_range(position, is_row, WINDOW)
-    heads = head * GROUP + i % GROUP
+    first, nearest, last = _visible_range(position, is_row, WINDOW)
+    heads, d = head * GROUP + i % GROUP, tl.arange(0, PADDED)
     table = tables + tl.load(tile_rows + tile) * table_stride
-    d = tl.arange(0, PADDED)
     is_own = is_row[:, None] & (d < WIDTH)[None]
     at = tokens[:, None].to(tl.int64) * q_stride + heads[:, None] * WIDTH + d[None]
     queries = tl.load(q + at, mask=is_own, other=0.0)
+    largest, total, mixed = _nothing(TILE, PADDED)
+    begin = first // _BLOCK
+    if not WINDOW:  # blocks that all tokens see, of which nothing is masked
+        whole = (nearest + 1) // _BLOCK
+        largest, total, mixed = _attend_blocks(
+            largest, total, mixed, queries, kv, scales, table, position, head, begin, whole,
+            first, last, value_offset, scale,
+            HEADS // GROUP, WIDTH, PADDED, WINDOW, IS_SCALED, True,
+        )  # fmt: skip
+        begin = whole
     _, total, mixed = _attend_blocks(
-        queries, kv, scales, table, position, head, first // _BLOCK, last // _BLOCK + 1,
-        first, last, value_offset, scale,
-        HEADS // GROUP, WIDTH, PADDED, TILE, WINDOW, IS_SCALED,
+        largest, total, mixed, queries, kv, scales, table, position, head, begin,
+        last // _BLOCK + 1, first, last, value_offset, scale,
+        HEADS // GROUP, WIDTH, PADDED, WINDOW, IS_SCALED, False,
     )  # fmt: skip
     at = (tokens[:, None].to(tl.int64) * HEADS + heads[:, None]) * WIDTH + d[None]
     attended = mixed / tl.where(is_row, total, 1.0)[:, None]
@@ -228,51 +241,52 @@ def _attend_whole(
 
 @triton.jit
 def _visible_range(position, is_row, WINDOW: tl.constexpr):
-    """Return first and last position that any row of a tile sees; the last is -1 when there is no
-    row."""
-    last = tl.max(position, axis=0)
-    first = 0
-    if WINDOW:
-        nearest = tl.min(tl.where(is_row, position, 0x7FFFFFFF), axis=0)
-        first = tl.maximum(nearest - WINDOW + 1, 0)
-    return first, last
+    """Return the first position that any row of a tile sees, the last that all see, and the last
+    that any sees; this is -1 when there is no row."""
+    nearest = tl.min(tl.where(is_row, position, 0x7FFFFFFF), axis=0)
+    first = tl.maximum(nearest - WINDOW + 1, 0) if WINDOW else 0
+    return first, nearest, tl.max(position, axis=0)
+
+
+@triton.jit
+def _nothing(TILE: tl.constexpr, PADDED: tl.constexpr):
+    """Return what `_attend_blocks` has of rows that have seen nothing."""
+    largest = tl.full([TILE], float("-inf"), tl.float32)
+    return largest, tl.zeros([TILE], tl.float32), tl.zeros([TILE, PADDED], tl.float32)
 
 
 @triton.jit
 def _attend_blocks(
+    largest, total, mixed,  # of blocks before: -inf, 0 and 0 where rows saw none
     queries,  # [TILE, PADDED]
     kv, scales,
     table,  # the row's blocks
     position,  # i32[TILE]  -1: no row
     head, begin, end, first, last, value_offset, scale,
-    KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
-    WINDOW: tl.constexpr, IS_SCALED: tl.constexpr,
+    KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, WINDOW: tl.constexpr,
+    IS_SCALED: tl.constexpr, IS_ALL_SEEN: tl.constexpr,
 ):  # fmt: skip
-    """Return (maximum, sum, accumulator) of rows over blocks [begin, end), logarithms to base 2.
-
-    Rows that see none of them have -inf, 0 and 0.
-    """
+    """Go on over blocks [begin, end): return (maximum, sum, accumulator) of rows, logarithms to
+    base 2. With `IS_ALL_SEEN` every row sees all of them."""
     slot, d = tl.arange(0, _BLOCK), tl.arange(0, PADDED)
-    largest = tl.full([TILE], float("-inf"), tl.float32)
-    total = tl.zeros([TILE], tl.float32)
-    mixed = tl.zeros([TILE, PADDED], tl.float32)
     for index in range(begin, end):
         key = index * _BLOCK + slot
-        is_seen = (key >= first) & (key <= last)
+        is_seen = tl.full([_BLOCK], IS_ALL_SEEN, tl.int1) | (key >= first) & (key <= last)
         own = (tl.load(table + index).to(tl.int64) * KV_HEADS + head) * _BLOCK + slot
         at = own[:, None] * WIDTH + d[None]
         is_loaded = is_seen[:, None] & (d < WIDTH)[None]
         keys = tl.load(kv + at, mask=is_loaded, other=0.0).to(queries.dtype)
-        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * (scale * LOG2_E)
+        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
         if IS_SCALED:
             scores *= tl.load(scales + own, mask=is_seen, other=0.0)[None]
-        visible = key[None] <= position[:, None]
-        if WINDOW:
-            visible &= key[None] > position[:, None] - WINDOW
-        scores = tl.where(visible, scores, float("-inf"))
-        new = tl.maximum(largest, tl.max(scores, axis=1))
-        finite = tl.where(new == float("-inf"), 0.0, new)
-        shares = tl.exp2(scores - finite[:, None])
+        if not IS_ALL_SEEN:
+            visible = key[None] <= position[:, None]
+            if WINDOW:
+                visible &= key[None] > position[:, None] - WINDOW
+            scores = tl.where(visible, scores, float("-inf"))
+        new = tl.maximum(largest, tl.max(scores, axis=1) * (scale * LOG2_E))
+        finite = new if IS_ALL_SEEN else tl.where(new == float("-inf"), 0.0, new)
+        shares = tl.exp2(scores * (scale * LOG2_E) - finite[:, None])
         keep = tl.exp2(largest - finite)
         total = total * keep + tl.sum(shares, axis=1)
         values = tl.load(kv + value_offset + at, mask=is_loaded, other=0.0).to(queries.dtype)
