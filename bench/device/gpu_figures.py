@@ -20,6 +20,7 @@ from bench.device.gpu_checks import MOST_DISTANCE, answers, check_moved
 from bench.device.gpu_compiled import Attention
 from bench.device.gpu_files import forget, read, write_model
 from bench.device.gpu_hand_over import hand_over, hand_over_between_processes
+from bench.device.gpu_jax import jax_steps
 from bench.device.gpu_program import Part
 from bench.device.gpu_ranks import divided
 from bench.device.gpu_report import GIGA, TERA, Figure
@@ -56,6 +57,7 @@ def parts(subject: Subject) -> list[Part]:
             for form in ("bf12", "fp8", "int8", "int4")
         ),
         Part("ranks", 150, partial(divided, subject)),
+        Part("jax", 120, partial(jax_steps, subject)),
         Part("peer: cuBLAS by shape", 15, partial(gpu_peers.products, subject)),
         Part("peer: torch decode", 15, partial(gpu_steps.decode, subject, "torch")),
         Part("peer: torch prefill", 15, partial(gpu_steps.prefill, subject, "torch")),

@@ -76,15 +76,16 @@ def prefill(
     runner = subject.runner(kernels=kernels, deterministic=deterministic)
     is_ours = kernels == "triton" and not deterministic
     label = _label(kernels, deterministic=deterministic)
-    figure = _prefill_figure(subject, runner, label, wanted=0.7 if is_ours else None)
+    figure = prefill_figure(subject, runner, label, wanted=0.7 if is_ours else None)
     runner.close()
     return [figure]
 
 
-def _prefill_figure(
+def prefill_figure(
     subject: Subject, runner: TorchRunner, label: str, of: str = PRODUCTS,
     wanted: float | None = None,
 ) -> Figure:  # fmt: skip
+    """Measure a prompt against the operations of its products."""
     count = subject.sizes.prefill
     seconds = subject.seconds(partial(runner.execute, step(1, count, count)))
     share = subject.prefill_operations(count) / subject.product_rate / seconds
@@ -107,7 +108,7 @@ def quantized(subject: Subject, form: NarrowWeights) -> list[Figure]:
     ]
     if form in ("fp8", "bf12"):
         of = f"{PRODUCTS}, not in fp8" if form == "fp8" else PRODUCTS
-        figures.append(_prefill_figure(subject, runner, f", {form}", of))
+        figures.append(prefill_figure(subject, runner, f", {form}", of))
     runner.close()
     return figures
 

@@ -77,8 +77,8 @@ def test_a_dry_run_tells_its_figures(
     figures = {figure["name"]: figure for figure in rows}
     assert figures["matrix product"]["value"] > 0
     if not only:
-        assert len(report["parts"]) == 26
-        assert len(figures) == len(rows) == 61
+        assert len(report["parts"]) == 27
+        assert len(figures) == len(rows) == 66
         assert all(figure["value"] >= 0 for figure in rows)
 
 
