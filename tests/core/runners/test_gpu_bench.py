@@ -62,6 +62,7 @@ def test_a_gpus_machine_has_all_that_is_imported(
     assert told.returncode == 0, told.stdout + told.stderr
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "only", ["ceilings", pytest.param("", marks=pytest.mark.slow)], ids=["ceilings", "all"]
 )
@@ -78,11 +79,12 @@ def test_a_dry_run_tells_its_figures(
     assert figures["matrix product"]["value"] > 0
     if not only:
         assert len(report["parts"]) == 27
-        assert len(figures) == len(rows) == 66
+        assert len(figures) == len(rows) > 50
         assert all(figure["value"] >= 0 for figure in rows)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_dry_profile_tells_steps_and_their_kernels(
     subprocess_env: dict[str, str], tmp_path: Path
 ) -> None:
@@ -99,6 +101,7 @@ def test_a_dry_profile_tells_steps_and_their_kernels(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_dry_sweep_tries_candidates_of_every_case(
     subprocess_env: dict[str, str], tmp_path: Path
 ) -> None:

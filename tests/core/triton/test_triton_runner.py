@@ -49,6 +49,7 @@ from skerry_core.kernels.torch.lossless import BF12Planes
 from skerry_core.kernels.torch.quantized import FORMATS, Narrow, NarrowWeights, QuantizedMatrix
 from skerry_core.kernels.torch.torch_staging import Streamer
 from skerry_core.page_checksums import KVChecksumError, page_checksums
+from skerry_core.runners.torch import triton_steps
 from skerry_core.runners.torch.torch_runner import TorchRunner
 
 pytestmark = [pytest.mark.gpu, pytest.mark.triton]
@@ -181,6 +182,14 @@ def test_a_step_of_more_pieces_than_a_graph_lists_runs_without(
     monkeypatch.setattr("skerry_core.runners.torch.triton_steps.most_pieces", lambda *_: 3)
     monkeypatch.setattr("skerry_core.runners.torch.triton_steps.pad", None)
     np.testing.assert_allclose(logits_of(runner, *rows), padded, rtol=0, atol=1e-5)
+
+
+def test_all_that_is_warmed_up_lies_in_the_scratch_block(models: dict[str, Path]) -> None:
+    steps = open_runner(models["qwen2"])._steps
+    for count in triton_steps._PREFILLS:
+        step = steps._prefill(count)  # type: ignore[attr-defined]
+        assert len(step.slots) == count
+        assert set((step.slots // 64).tolist()) == set(step.tables.ravel().tolist()) == {NUM_BLOCKS}
 
 
 def test_warm_up_leaves_blocks_as_they_were(

@@ -191,16 +191,17 @@ class TritonSteps:
         return self._padded(step, rows)
 
     def _prefill(self, count: int) -> Arrangement:
-        """Return a step of one row that fills some of the scratch block."""
+        """Return a step of one row, all of whose blocks are the scratch block."""
         counting = np.arange(min(count, self._decoder.config.max_context), dtype=np.int32)
         starts, counts = np.zeros(1, np.int32), np.array([len(counting)], np.int32)
         most = [tile_tokens(tile, self._group) for tile in (SPLIT_TILE, WHOLE_TILE)]
         is_split = np.array([self._is_invariant])
-        tables = np.array([[self._kv.num_blocks]], np.int32)
+        scratch, width = self._kv.num_blocks, -(-len(counting) // BLOCK_SIZE)
+        tables = np.full((1, width), scratch, np.int32)
         split = tiles(starts, counts, is_split, most[0])
         return Arrangement(
             token_ids=np.zeros_like(counting), positions=counting,
-            slots=self._kv.num_blocks * BLOCK_SIZE + counting, samples=counting[-1:],
+            slots=scratch * BLOCK_SIZE + counting % BLOCK_SIZE, samples=counting[-1:],
             sources=np.full_like(counting, -1), styles=styles(np.zeros(1, SAMPLE)),
             tables=tables, split_tiles=split,
             whole_tiles=tiles(starts, counts, ~is_split, most[1]),
