@@ -14,10 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench.device import gpu_peers, gpu_steps
+from bench.device import gpu_steps
 from bench.device.gpu_batches import num_blocks
 from bench.device.gpu_checks import MOST_DISTANCE, answers, check_moved
-from bench.device.gpu_compiled import Attention
 from bench.device.gpu_files import forget, read, write_model
 from bench.device.gpu_hand_over import hand_over, hand_over_between_processes
 from bench.device.gpu_jax import jax_steps
@@ -26,6 +25,8 @@ from bench.device.gpu_ranks import divided
 from bench.device.gpu_report import GIGA, TERA, Figure
 from bench.device.gpu_streams import streams
 from bench.device.gpu_subject import Subject
+from bench.device.peers import gpu_peers
+from bench.device.peers.gpu_compiled import Attention
 from skerry_core.batch import Int32
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.kernels.triton.attention import ContextPieces, Tiles, attend_split

@@ -18,11 +18,11 @@ pytest.importorskip("triton")
 
 from bench.device.gpu_batches import decoding
 from bench.device.gpu_checks import MOST_DISTANCE, Answers, answers, check_moved
-from bench.device.gpu_compiled import CompiledDecoder
 from bench.device.gpu_sizes import DRY, TINY
 from bench.device.gpu_steps import fill
 from bench.device.gpu_streams import least_seconds
 from bench.device.gpu_subject import Subject
+from bench.device.peers.gpu_compiled import CompiledDecoder
 from bench.device.random_weights import random_weights
 
 from skerry_core.runners.torch.torch_runner import TorchRunner

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from bench.device.gpu_compiled import Attention, CompiledDecoder
 from bench.device.gpu_report import Figure
 from bench.device.gpu_steps import BYTES
 from bench.device.gpu_subject import Subject, captured
+from bench.device.peers.gpu_compiled import Attention, CompiledDecoder
 
 MATRICES = "qkv", "output", "gate_up", "down"
 

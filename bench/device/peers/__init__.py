@@ -1,0 +1,1 @@
+"""What `bench.gpu` compares with: compilers, transformers, cuBLAS."""
