@@ -167,6 +167,8 @@ def adopt_pages(runner: PageMover, pool: BlockPool, blocks: Sequence[KVBlock]) -
     """Do as `adopt_block` does with blocks of different names whose data and checksums came in
     pages, all at once; return the names of those that there is room for."""
     wanted = [block for block in blocks if not pool.match([block.digest])][: pool.num_idle]
+    if not wanted:
+        return []
     places = pool.allocate(len(wanted))
     try:
         runner.admit_pages(

@@ -187,6 +187,17 @@ def test_blocks_stay_on_the_device_while_there_are_pages(count: int) -> None:
     assert pages.num_free == count
 
 
+def test_an_open_block_is_taken_beside_full_ones_that_are_there_already() -> None:
+    """A step takes them as they come, before their request."""
+    engine, runner, steps = engine_on(HostDevice())
+    for _ in range(2):
+        pages = DevicePages(HostDevice(), 1024, 4)
+        first, kv = prefilled(lambda given=pages: given)
+        assert answered(engine, first, kv)
+    assert steps == [1] * 38
+    assert runner.admissions == [3, 1, 1]
+
+
 def test_pages_are_asked_for_at_each_export() -> None:
     """The peer says after the first step that it can read them."""
     pages = DevicePages(HostDevice(), 1024, 8)
