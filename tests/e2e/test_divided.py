@@ -214,11 +214,14 @@ def test_two_processes_hold_what_one_may_not(home: Skerry, tmp_path: Path) -> No
     example = EXAMPLE.read_text().replace("port: 8787", "port: 0")
     (found,) = re.findall(r"ulimit -v (\d+)", example)
     topology = tmp_path / "pipeline.yaml"
-    asked = {"prompt": "The harbour master", "raw": True, "max_tokens": 40, "seed": 3}
+    asked: dict[str, Any] = {
+        "prompt": "The harbour master", "raw": True, "max_tokens": 40, "seed": 3,
+        "temperature": 1.0,
+    }  # fmt: skip
 
     def text() -> str:
         with home.ai() as ai:
-            return str(ai.run(MODEL, asked | {"temperature": 1.0})["response"])
+            return str(ai.run(MODEL, asked)["response"])
 
     topology.write_text(example)
     done = limited(home, int(found), topology)

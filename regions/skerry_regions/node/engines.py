@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -205,7 +205,7 @@ def _open_runner(name: RunnerName, setup: RunnerSetup) -> ModelRunner:
 
 
 @contextmanager
-def _extras_of(name: RunnerName) -> Iterator[None]:
+def _extras_of(name: RunnerName) -> Generator[None]:
     """Raise ConfigError where a kind's libraries are not installed."""
     try:
         yield

@@ -17,6 +17,8 @@ from skerry_regions.node.ranks.channel import SocketChannel
 class StageThreads:
     """`Ranks` that starts each on a thread."""
 
+    form = "in threads, as the test wants it"
+
     def __init__(self) -> None:
         self.threads: list[threading.Thread] = []
 

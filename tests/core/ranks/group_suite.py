@@ -20,6 +20,8 @@ from skerry_regions.node.ranks.channel import SocketChannel
 class RankThreads:
     """`Ranks` in threads."""
 
+    form = "in threads, as the test wants it"
+
     def __init__(self, *, deterministic: bool) -> None:
         self.threads: list[threading.Thread] = []
         self._deterministic = deterministic

@@ -26,7 +26,9 @@ def main(path: Path) -> None:
     one, two = (
         JaxGroup.from_setup(
             replace(
-                group_setup(path, Parallel(tensor=count), num_blocks=3, max_samples=512),
+                group_setup(
+                    path, Parallel(tensor=count), num_blocks=3, max_step_tokens=512, max_samples=512
+                ),
                 cache_dir=CACHE,
             )
         )

@@ -20,6 +20,7 @@ from tests.core.ranks.group_suite import group_setup
 from tests.core.runners.runner_suite import (
     CACHE,
     Piece,
+    Sizes,
     answers_of,
     batch_of,
     check_greedy,
@@ -37,7 +38,7 @@ from skerry_core.runners.jax.jax_group import JaxGroup
 from skerry_core.runners.torch.torch_runner import TorchRunner
 from skerry_regions.node.ranks.children import LocalRanks
 
-SIZES = {"num_blocks": 12, "max_step_tokens": 128, "max_samples": 128}
+SIZES: Sizes = {"num_blocks": 12, "max_step_tokens": 128, "max_samples": 128}
 
 
 def main(path: Path) -> None:
