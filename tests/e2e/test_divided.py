@@ -49,17 +49,18 @@ edges: [{{name: edge, region: here, port: 0}}]
 EXAMPLE = ROOT / "examples" / "pipeline.yaml"
 
 
-# Two processes of a CPU take many times as long for a prompt as one, so that the router has it
-# computed by that one; the other way is tested where no router is.
-SPLIT = f"""
-regions: [{{name: here, iata: FRA}}]
+# With consent, since sums of two ranks are another build.
+CONSENT = {"x-skerry-mixed-builds": "1"}
+PLACES = """
+regions: [{name: here, iata: FRA}]
+edges: [{name: edge, region: here, port: 0}]
 pools:
-  - {{name: prefill, region: here, role: prefill, model: "{NAME}", runner: torch, threads: 1,
-     kv_blocks: 24}}
-  - {{name: decode, region: here, role: decode, model: "{NAME}", runner: torch, threads: 1,
-     kv_blocks: 24, parallel: {{tensor: 2}}}}
-edges: [{{name: edge, region: here, port: 0}}]
 """
+POOL = """
+  - {{name: {role}, region: here, role: {role}, model: "{model}", runner: torch, threads: 1,
+     kv_blocks: 40, replicas: {replicas}, parallel: {{tensor: {ranks}}}}}
+"""
+LONG = "Such as the tide " * 112 + "and the wind"  # a token each byte, of 2,048 at most
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def skerry(tmp_path: Path) -> Iterator[Skerry]:
     CACHE.mkdir(parents=True, exist_ok=True)
     (skerry.home / "cache").symlink_to(CACHE)  # with kernels that were compiled before
     folder.mkdir()
-    config = replace(MODELS["mistral"], vocab_size=257)
+    config = replace(MODELS["mistral"], vocab_size=257, max_context=2048)
     write_safetensors(folder, config, random_weights(config))
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({byte: id_ for id_, byte in enumerate(alphabet)}, []))
@@ -143,17 +144,41 @@ def test_streams_go_on_elsewhere_when_a_rank_is_killed(
     until(lambda: not is_alive(divided["pid"]))
 
 
-def test_two_ranks_decode_what_another_node_has_prefilled(skerry: Skerry, tmp_path: Path) -> None:
-    """With consent, since sums of two ranks are another build; the same tokens, within rounding."""
-    start(skerry, tmp_path / "topology.yaml", SPLIT)
-    asked = ASKED | {"max_tokens": 20, "temperature": 0, "prompt": "Such as " * 40}
-    texts, computed = [], []
-    for headers in ({"x-skerry-mixed-builds": "1"}, {}):
-        before = computed_by(skerry, "here-decode-0")
-        texts.append(ask(skerry, asked, headers))
-        computed.append(computed_by(skerry, "here-decode-0") - before)
-    assert texts[0] == texts[1]
-    assert computed[0] < 64 + 20 < 320 < computed[1]  # of 320 tokens' blocks it got all but the end
+@pytest.mark.parametrize(("prefill", "decode"), [(2, 1), (1, 2)])
+def test_kv_goes_from_one_number_of_ranks_to_another(
+    skerry: Skerry, tmp_path: Path, prefill: int, decode: int
+) -> None:
+    """A prefill pool of two ranks hands over to a decode pool of one, and the other way.
+
+    The decode pool has its node later: the router sends it a prompt by way of the prefill node
+    because that has it cached, however long two ranks of a busy CPU would take for it.
+    """
+    topology = tmp_path / "topology.yaml"
+
+    def pools(nodes: int) -> str:
+        numbers = [("prefill", prefill, 1), ("decode", decode, nodes)]
+        each = [POOL.format(role=r, ranks=n, replicas=c, model=NAME) for r, n, c in numbers]
+        return PLACES + "".join(each)
+
+    start(skerry, topology, pools(0))
+    asked = ASKED | {"max_tokens": 20, "temperature": 0, "prompt": LONG}
+    texts = [ask(skerry, asked, {})]  # by the one node that there is
+    topology.write_text(pools(1))
+    done = skerry("apply", "-f", str(topology))
+    assert done.returncode == 0, done.stderr
+    short, explain = asked | {"prompt": "A", "max_tokens": 1}, {"x-skerry-explain": "1"}
+    until(lambda: "decode-0" in reply_to(skerry, short, explain).headers["x-skerry-explain"])
+    texts.append(ask(skerry, asked, CONSENT))
+    computed = computed_by(skerry, "here-decode-0")
+    texts.append(ask(skerry, asked, {}))  # by the decode node alone
+    assert texts == texts[:1] * 3
+    assert computed < 64 + 20 < len(LONG) < computed_by(skerry, "here-decode-0")
+    sent = -(-len(LONG) // 64) * 2 * 2 * 4 * 64 * 16 * 4  # blocks: layers, K and V, heads, …, bytes
+    for node, direction in (("here-prefill-0", "send"), ("here-decode-0", "receive")):
+        labels = f'model_name="{NAME}",direction="{direction}"'
+        page = metrics_of(skerry, node)
+        assert f'skerry_handovers_total{{{labels},outcome="whole"}} 1' in page
+        assert f"skerry_handover_bytes_total{{{labels}}} {sent}" in page
 
 
 def start(skerry: Skerry, file: Path, topology: str) -> None:
@@ -162,13 +187,17 @@ def start(skerry: Skerry, file: Path, topology: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def ask(skerry: Skerry, asked: dict[str, Any], headers: dict[str, str]) -> str:
+def reply_to(skerry: Skerry, asked: dict[str, Any], headers: dict[str, str]) -> httpx.Response:
     config = json.loads((skerry.home / "config.json").read_text())
     url = f"{config['url']}/client/v4/accounts/{config['account_id']}/ai/run/{NAME}"
     headers = headers | {"authorization": f"Bearer {config['api_token']}"}
     reply = httpx.post(url, json=asked, headers=headers, timeout=SECONDS)
     assert reply.status_code == 200, reply.text
-    text: str = reply.json()["result"]["response"]
+    return reply
+
+
+def ask(skerry: Skerry, asked: dict[str, Any], headers: dict[str, str]) -> str:
+    text: str = reply_to(skerry, asked, headers).json()["result"]["response"]
     return text
 
 
@@ -178,6 +207,11 @@ def computed_by(skerry: Skerry, node: str) -> int:
     (engine,) = ask_node(found, "GET", "/status").json()["engines"].values()
     count: int = engine["computed_tokens"]
     return count
+
+
+def metrics_of(skerry: Skerry, node: str) -> list[str]:
+    found = next(each for each in skerry.status()["nodes"] if each["id"] == node)
+    return ask_node(found, "GET", "/metrics").text.splitlines()
 
 
 def is_running(node: dict[str, Any]) -> bool:
