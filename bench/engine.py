@@ -227,7 +227,7 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     options = arguments()
     if options.shape:
-        from bench import engine_shapes  # which profiles steps by this module
+        from bench.core import engine_shapes  # which profiles steps by this module
 
         return engine_shapes.run(options)
     console = Console()

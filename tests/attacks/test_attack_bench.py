@@ -1,4 +1,4 @@
-"""`python -m bench.attacks`: what it computes, what its attackers send, and a short run of it."""
+"""`bench.serving.attacks`: what it computes, what its attackers send, and a short run of it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench.attacks import ATTACKED, KINDS, PEER, Outcome, line
 from bench.measuring.stats import Cell
+from bench.serving.attacks import ATTACKED, KINDS, PEER, Outcome, line
 from bench.workers.attacker import Attacker, body_of
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -72,7 +72,7 @@ def test_a_quick_run(
     tmp_path: Path, default_model: ModelFiles, subprocess_env: dict[str, str]
 ) -> None:
     report = tmp_path / "attacks.json"
-    command = [sys.executable, "-m", "bench.attacks", "--quick", "--json", str(report)]
+    command = [sys.executable, "-m", "bench.serving.attacks", "--quick", "--json", str(report)]
     env = subprocess_env | {"SKERRY_HOME": str(default_model.directory.parents[1])}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1), done.stderr  # 1: not held, as on a busy machine

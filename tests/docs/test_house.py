@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -49,7 +50,8 @@ def shop(root: Path, **changed: str) -> Tree:
 
 def test_no_folder_is_full(house: Tree) -> None:
     assert house.full_folders == {}
-    folders = Counter(path.parent for path in (ROOT / "tests").rglob("*.py"))
+    files = [path for top in ("bench", "tests") for path in (ROOT / top).rglob("*.py")]
+    folders = Counter(path.parent for path in files)
     assert {path: num for path, num in folders.items() if num > FILES_OF_A_FOLDER} == {}
 
 
@@ -57,6 +59,19 @@ def test_no_file_is_long(house: Tree) -> None:
     assert house.long_files == {}
     lines = {path: path.read_text().count("\n") for path in (ROOT / "bench").rglob("*.py")}
     assert {path: num for path, num in lines.items() if num > LINES_OF_A_FILE} == {}
+
+
+def test_the_commands_of_benches_are_those_of_the_documentation() -> None:
+    """But for what a bench starts as a process of its own: `bench/workers`, parts of `device`."""
+    pages = [*ROOT.glob("docs/*.md"), *ROOT.glob("*.md"), ROOT / "Makefile"]
+    named = {name for page in pages for name in re.findall(r"-m (bench[\w.]*\w)", page.read_text())}
+    files = {path.relative_to(ROOT): path for path in (ROOT / "bench").rglob("*.py")}
+    commands = {
+        ".".join(name.with_suffix("").parts).removesuffix(".__main__")
+        for name, path in files.items()
+        if name.parts[1] not in ("workers", "device") and "__main__" in path.read_text()
+    }
+    assert {name for name in named if not name.startswith("bench.workers.")} == commands
 
 
 def test_no_import_runs_up(house: Tree) -> None:

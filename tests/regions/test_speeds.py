@@ -7,7 +7,7 @@ import statistics
 from random import Random
 
 import pytest
-from bench.sim.settings import law
+from bench.routing.sim.settings import law
 from msgspec.structs import replace
 
 from skerry_core.config import EngineConfig

@@ -1,7 +1,8 @@
 """Has nodes of the toy model sleep as long as a step of a GPU would take, by a law.
 
-Python imports this module at its start where its folder is on `PYTHONPATH`: `bench.twin` puts it
-there. `SKERRY_BENCH_LAW`: seconds for a step, a prompt token, a pair, a stream, a context token.
+Python imports this module at its start where its folder is on `PYTHONPATH`:
+`bench.routing.twin` puts it there. `SKERRY_BENCH_LAW`: seconds for a step, a prompt token, a pair,
+a stream, a context token.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
-from bench.isolation import judge, measure, of_another_account
 from bench.measuring.rank_test import mann_whitney
 from bench.server import skerry_server
+from bench.serving.isolation import judge, measure, of_another_account
 
 from skerry_regions.models.model_files import ModelFiles
 

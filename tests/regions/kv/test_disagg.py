@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from bench.disagg import (
+from bench.kv.disagg import (
     HYBRID,
     MAX_OUTPUT,
     MAX_PROMPT,

@@ -1,12 +1,12 @@
-"""The day of `bench.day`: its requests, its samples, and its rules."""
+"""The day of `bench.routing.day`: its requests, its samples, and its rules."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from bench.sim.cells import OURS, RULES, SKYWALKER, Part, play
-from bench.sim.day_load import HOUR, LONGEST_SYSTEM, Load
-from bench.sim.sampling import estimate, quantile, student
+from bench.routing.sim.cells import OURS, RULES, SKYWALKER, Part, play
+from bench.routing.sim.day_load import HOUR, LONGEST_SYSTEM, Load
+from bench.routing.sim.sampling import estimate, quantile, student
 from tests.regions.twin.worlds import load_kernels
 
 LOAD = Load(rate=2.0, seed=5)

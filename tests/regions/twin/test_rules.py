@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 import pytest
-from bench.sim.peers import RULES
-from bench.sim.play import KNOWN, NARROW, OURS, SPLIT, play, run_of
-from bench.sim.rules import dynamo_cost
-from bench.sim.settings import Setting
-from bench.sim.traces import TraceRequest, azure, chats, mooncake, reusable_share
+from bench.routing.sim.peers import RULES
+from bench.routing.sim.play import KNOWN, NARROW, OURS, SPLIT, play, run_of
+from bench.routing.sim.rules import dynamo_cost
+from bench.routing.sim.settings import Setting
+from bench.routing.sim.traces import TraceRequest, azure, chats, mooncake, reusable_share
 from tests.regions.twin.worlds import load_kernels
 
 from skerry_regions.routing.placement import RouterConfig

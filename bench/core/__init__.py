@@ -1,0 +1,1 @@
+"""What an engine computes, and what becomes of a step: phases, shapes, stages, drafts, vectors."""

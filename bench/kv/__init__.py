@@ -1,0 +1,1 @@
+"""KV that is not computed again: cached, fetched, handed over, encrypted."""

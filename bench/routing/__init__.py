@@ -1,0 +1,1 @@
+"""How requests find their nodes: what ranking costs, rules on the twin, real regions that fail."""

@@ -1,0 +1,1 @@
+"""What clients see of a platform: its start, its answers, its edge beside a proxy and attackers."""
