@@ -67,7 +67,7 @@ class Bench:
         self.b, _ = self._node("b", None)
         stack.push_async_callback(self.b.close)
         address = Address.parse(f"unix:{self._folder / 'b.kv'}")
-        self._kv_address = str(await self.b.desk(MODEL).incoming.listen(address))
+        self._kv_address = str(await self.b.connector(MODEL).listen(address))
 
     def _node(self, id: str, path: Path | None) -> tuple[Node, Engine]:
         runner = NumbaRunner.open(
