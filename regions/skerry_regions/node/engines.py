@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from skerry.runners import RUNNERS, FloatsForm, KVForm, RunnerName
+from skerry.runners import MAX_RANKS, RUNNERS, FloatsForm, KVForm, RunnerName
 from skerry_core.config import ConfigError, EngineConfig
 from skerry_core.encoder.encoder import Encoder
 from skerry_core.engine.engine import Engine
@@ -149,7 +149,9 @@ def _divided(runner: RunnerName, setup: RunnerSetup, said: Parallel | None) -> R
         found = _surveyed(runner, setup)
         if found is None:
             return setup
-        division = divide(found[0], found[1], kind.axes)
+        need, there = found
+        some = replace(there, memory=there.memory[:MAX_RANKS])
+        division = divide(need, some, kind.axes)
         said, why = division.parallel, division.reason
     axis = kind.lacking({"tensor": said.tensor, "pipeline": said.pipeline})
     if axis is not None:

@@ -160,6 +160,48 @@ def test_lengths_are_checked_before_they_are_believed(sent: bytes, message: str)
     other.close()
 
 
+def test_a_rank_that_has_nothing_to_say_shows_that_it_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("skerry_regions.node.ranks.channel.PULSE_SECONDS", 0.01)
+    one, other = socket.socketpair()
+    channels = SocketChannel(one, "rank 1"), SocketChannel(other, "rank 0")
+    wait_until(lambda: all(each._num_received > 20 for each in channels))
+    channels[0].send(b"among them")
+    assert bytes(channels[1].receive()[0]) == b"among them"
+    for each in channels:
+        each.close()
+
+
+def test_what_waits_to_be_received_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an end that is busy and reads no further; of one that reads it is the end."""
+    monkeypatch.setattr("skerry_regions.node.ranks.channel.PULSE_SECONDS", 0.01)
+    one, other = socket.socketpair()
+    other.sendall((struct.pack("<IIQ", 1, 1, 1) + b"m") * 20)
+    busy = SocketChannel(one, "rank 1", silence_seconds=0.05)
+    time.sleep(0.5)
+    for _ in range(20):
+        assert bytes(busy.receive()[0]) == b"m"
+    with pytest.raises(RankLost, match=r"^rank 1 is lost: nothing came for 0\.05 seconds$"):
+        busy.receive()
+    other.close()
+    busy.close()
+
+
+def test_a_rank_that_is_stopped_is_lost_and_ended() -> None:
+    ranks = LocalRanks("numba", silence_seconds=1.0)
+    lost = queue.Queue[RankLost]()
+    ranks.when_lost(lost.put)
+    stopped = ranks.start(setup())
+    (pid,) = ranks_of_this_process()
+    os.kill(pid, signal.SIGSTOP)
+    assert str(lost.get(timeout=60)) == "rank 1 is lost: nothing came for 1 seconds"
+    with pytest.raises(RankLost, match="nothing came"):
+        stopped.receive()
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
+    stopped.close()
+
+
 def test_messages_beyond_the_bounds_are_refused(pair: Pair) -> None:
     for parts in ((), (b"x",) * (MAX_PARTS + 1)):
         with pytest.raises(ValueError, match="1 to 64 parts"):

@@ -12,6 +12,7 @@ is not the one that was checked (`FileDigests`), and by `skerry models verify`.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import mmap
 import os
@@ -41,6 +42,8 @@ ALIGNMENT = 64
 _MAX_HEADER = 16 * 1024 * 1024  # bytes; the header of the largest model is far below
 _NO_DIGEST = "0" * 32
 _CHUNK = 1 << 20  # bytes
+_READ_AT_ONCE = 32 << 20
+_POPULATE_READ = 22  # madvise(2)'s MADV_POPULATE_READ, which Python's mmap does not name
 SUFFIX = ".packed"
 
 
@@ -263,8 +266,15 @@ def _header_bytes(file: BufferedReader) -> bytes:
 
 
 def _map(file: BufferedReader, start: int, size: int) -> NDArray[np.uint8]:
-    """Map bytes of a file, in place where the system does that; as long as they are used."""
-    flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+    """Map bytes of a file, as long as they are used, and have the system read them.
+
+    Python's other threads wait for a call on a mapping, however long the disk takes.
+    """
     before = start % mmap.ALLOCATIONGRANULARITY
-    mapped = mmap.mmap(file.fileno(), before + size, flags, mmap.PROT_READ, offset=start - before)
+    mapped = mmap.mmap(
+        file.fileno(), before + size, mmap.MAP_SHARED, mmap.PROT_READ, offset=start - before
+    )
+    with contextlib.suppress(OSError):  # another system, or Linux before 5.14: read when used
+        for at in range(0, before + size, _READ_AT_ONCE):
+            mapped.madvise(_POPULATE_READ, at, min(_READ_AT_ONCE, before + size - at))
     return np.frombuffer(mapped, np.uint8)[before:]

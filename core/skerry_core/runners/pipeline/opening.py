@@ -26,7 +26,6 @@ from skerry_core.sampling import SAMPLE
 logger = logging.getLogger(__name__)
 
 OVERHEAD = 768 << 20  # bytes of address space that a rank has beside weights and KV
-MOST_RANKS = 64
 HOST_LINK = 2e9  # bytes a second between processes
 LEADER_SECONDS = 300e-6  # of a step, that the first rank needs for its engine
 _TRIES = 5  # of a step that is timed; the best counts
@@ -79,7 +78,7 @@ def survey(setup: RunnerSetup) -> tuple[DivisionNeed, RankDevices] | None:
     )
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     room = max(1, limit - OVERHEAD)
-    ranks = min(MOST_RANKS, max(1, machine // limit))
+    ranks = min(config.num_layers, max(1, machine // limit))
     return need, RankDevices(memory=(room,) * ranks, link=HOST_LINK)
 
 

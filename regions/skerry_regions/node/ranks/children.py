@@ -12,7 +12,7 @@ from collections.abc import Callable
 from skerry.runners import RunnerName
 from skerry_core.ranks import RankLost
 from skerry_core.runner import RunnerSetup
-from skerry_regions.node.ranks.channel import SocketChannel
+from skerry_regions.node.ranks.channel import SILENCE_SECONDS, SocketChannel
 from skerry_regions.node.ranks.order import RankOrder, encode
 
 _MODULE = "skerry_regions.node.ranks.child"
@@ -21,9 +21,13 @@ _MODULE = "skerry_regions.node.ranks.child"
 class LocalRanks:
     """`Ranks` in processes that write to this one's log and end with it, however it ends."""
 
-    def __init__(self, runner: RunnerName, form: str = "") -> None:
-        """`form` says how the model is divided, and why."""
+    def __init__(
+        self, runner: RunnerName, form: str = "", *, silence_seconds: float = SILENCE_SECONDS
+    ) -> None:
+        """`form` says how the model is divided, and why; a rank from which nothing comes for so
+        many seconds is lost."""
         self.form = form
+        self._silence_seconds = silence_seconds
         self._runner: RunnerName = runner
         self._lock = threading.Lock()
         self._lost: RankLost | None = None
@@ -50,7 +54,13 @@ class LocalRanks:
         def progress(what: str, share: float) -> None:
             setup.progress(f"{name}: {what}", share)
 
-        channel = SocketChannel(ours, name, progress=progress, ended=self._ended)
+        def ended(error: RankLost) -> None:
+            process.kill()  # it may be stopped, and would not notice
+            self._ended(error)
+
+        channel = SocketChannel(
+            ours, name, progress=progress, ended=ended, silence_seconds=self._silence_seconds
+        )
         threading.Thread(target=process.wait, name=f"{name} ends", daemon=True).start()
         channel.send(encode(RankOrder.of(self._runner, setup)))
         return channel
