@@ -36,8 +36,8 @@ class DivisionNeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankDevices:
-    """What there is for ranks: free bytes of each device, or what a process may have on a host, and
-    bytes per second between two."""
+    """What there is for ranks: free bytes of each device, or what a process may have on a host
+    (none where nobody knows), and bytes per second between two."""
 
     memory: tuple[int, ...]
     link: float
@@ -57,9 +57,11 @@ def divide(need: DivisionNeed, devices: RankDevices, axes: Collection[str]) -> D
     total = need.weights + need.kv
     rooms = sorted((SHARE * each for each in devices.memory), reverse=True)
     takes = f"{_gib(need.weights)} of weights and {_gib(need.kv)} of KV"
-    if not rooms or total <= rooms[0]:
+    if not rooms:
+        return Division(UNDIVIDED, f"{takes}, and no device says what room it has")
+    if total <= rooms[0]:
         return Division(UNDIVIDED, f"{takes} fit one device")
-    why = f"{takes} do not fit one device with {_gib(devices.memory[0])} free"
+    why = f"{takes} do not fit one device with {_gib(max(devices.memory))} free"
     enough = [count for count, room in enumerate(rooms, 1) if total <= count * room]
     if "tensor" in axes and devices.link >= FAST_LINK:
         for count in enough:

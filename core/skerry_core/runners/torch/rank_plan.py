@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 import torch
 
 from skerry_core.blocks import blocks_for
 from skerry_core.config import ConfigError, KVFormat, ModelConfig
-from skerry_core.kernels.torch.quantized import FORMATS, Narrow, NarrowWeights
+from skerry_core.kernels.torch.quantized import FORMATS, Narrow, NarrowWeights, unpack
 from skerry_core.models.sharding import Shard
 from skerry_core.models.stages import stages_of
 from skerry_core.models.tensor_names import EMBEDDING, HEAD
@@ -24,7 +25,21 @@ from skerry_core.runners.stage_balance import cut, kv_bytes, share_read
 from skerry_core.runners.torch.opening import TorchOptions, kv_format_of
 from skerry_core.weights.tensors import FileTensor, row_bytes
 
-_NARROWED = {"int8": 0.53, "fp8": 0.5, "int4": 0.28, "bf12": 0.754}  # of bfloat16's bytes
+_NARROWED = {"int8": 1.0625, "fp8": 1.0, "int4": 0.625, "bf12": 1.508}  # bytes of a weight
+_ROW = 256  # weights: whole blocks of each format
+_FLOATS = ("F32", "F16", "BF16")
+
+
+class DeviceProperties(Protocol):
+    """What a survey looks at of GPUs: `torch.cuda`."""
+
+    def is_available(self) -> bool: ...
+    def device_count(self) -> int: ...
+    def mem_get_info(self, device: int, /) -> tuple[int, int]:
+        """Return free and all bytes."""
+        ...
+
+    def can_device_access_peer(self, device: int, peer_device: int, /) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,26 +92,41 @@ def plan_ranks(weights: Path, parallel: Parallel, options: TorchOptions) -> Rank
         )
 
 
-def survey(setup: RunnerSetup, *, deterministic: bool) -> tuple[DivisionNeed, RankDevices] | None:
+def survey(
+    setup: RunnerSetup, *, deterministic: bool, gpus: DeviceProperties = torch.cuda,
+    options: TorchOptions | None = None,
+) -> tuple[DivisionNeed, RankDevices] | None:  # fmt: skip
     """Return what a model needs and what GPUs there are; None where there are not several. Reads no
-    weights. Raises WeightsError or ConfigError."""
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    weights. `options` are those of a rank unless named. Raises WeightsError or ConfigError."""
+    count = gpus.device_count() if gpus.is_available() else 0
     if count < 2:
         return None
-    options = rank_options(setup, deterministic=deterministic)
+    options = options or rank_options(setup, deterministic=deterministic)
     with WeightFile.open(setup.weights) as file:
         config = file.config
-        weights = sum(_kept_bytes(tensor, options) for tensor in file.tensors.values())
+        weights = kept_bytes(config, file.tensors, options)
     blocks = setup.sizes.num_blocks or blocks_for(min(config.max_context, setup.max_context))
     need = DivisionNeed(
-        weights=round(weights * _NARROWED.get(options.narrow_weights or "", 1.0)),
+        weights=round(weights),
         kv=blocks * kv_format_of(config, options.dtype).block_bytes,
         num_layers=config.num_layers,
         num_kv_heads=config.num_kv_heads,
     )
-    memory = tuple(torch.cuda.mem_get_info(index)[0] for index in range(count))
-    are_peers = all(torch.cuda.can_device_access_peer(0, index) for index in range(1, count))
+    memory = tuple(gpus.mem_get_info(index)[0] for index in range(count))
+    are_peers = all(gpus.can_device_access_peer(0, index) for index in range(1, count))
     return need, RankDevices(memory=memory, link=FAST_LINK if are_peers else 0.0)
+
+
+def kept_bytes(
+    config: ModelConfig, tensors: Mapping[str, FileTensor], options: TorchOptions
+) -> float:
+    """Return the bytes that a model's weights take on a device: rows of the embedding are looked
+    up, so that it is floats, and a tied head beside it where that has fewer bits."""
+    embedding = tensors[EMBEDDING]
+    floats = prod(embedding.shape) * options.dtype.itemsize
+    total = floats + sum(_kept(t, options) for n, t in tensors.items() if n != EMBEDDING)
+    head = _kept(embedding, options)
+    return total + head if config.tied_embeddings and head < floats else total
 
 
 def step_bytes(
@@ -107,13 +137,23 @@ def step_bytes(
     layers = [kv_bytes(config, index) for index in range(config.num_layers)]
     for name, tensor in tensors.items():
         if name.startswith("blk."):
-            read = _kept_bytes(tensor, options) * share_read(config, name)
+            read = _kept(tensor, options) * share_read(config, name)
             layers[int(name.split(".", 2)[1])] += read
-    return layers, _kept_bytes(tensors[EMBEDDING if config.tied_embeddings else HEAD], options)
+    return layers, _kept(tensors[EMBEDDING if config.tied_embeddings else HEAD], options)
 
 
-def _kept_bytes(tensor: FileTensor, options: TorchOptions) -> float:
-    """Return the bytes of a tensor on a device."""
-    if options.kernels == "triton" and tensor.format in FORMATS and len(tensor.shape) == 2:
-        return tensor.shape[0] * row_bytes(tensor.format, tensor.shape[1])
+def _kept(tensor: FileTensor, options: TorchOptions) -> float:
+    """Return the bytes of a tensor on a device, of a matrix as it is multiplied."""
+    if options.kernels == "triton" and len(tensor.shape) == 2:
+        if tensor.format in FORMATS:
+            return prod(tensor.shape) * _unpacked(tensor.format)
+        if options.narrow_weights and tensor.format in _FLOATS and tensor.shape[1] % 32 == 0:
+            return prod(tensor.shape) * _NARROWED[options.narrow_weights]
     return prod(tensor.shape) * options.dtype.itemsize
+
+
+@cache
+def _unpacked(format_: str) -> float:
+    """Return bytes of a weight of a quantised format, taken apart into planes."""
+    row = torch.zeros(1, row_bytes(format_, _ROW), dtype=torch.uint8)
+    return unpack(row, format_, _ROW).num_bytes / _ROW
