@@ -153,6 +153,8 @@ def _divided(runner: RunnerName, setup: RunnerSetup, said: Parallel | None) -> R
         some = replace(there, memory=there.memory[:MAX_RANKS])
         division = divide(need, some, kind.axes)
         said, why = division.parallel, division.reason
+        if said.num_ranks == 1:
+            logger.info("the model is not divided: %s", why)
     axis = kind.lacking({"tensor": said.tensor, "pipeline": said.pipeline})
     if axis is not None:
         raise ConfigError(f"--{axis}: the {runner} runner has no {axis} parallelism")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from tests.core.runners.runner_suite import write_model
 
-from skerry_core.config import BLOCK_SIZE, ConfigError, KVFormat, LayerConfig, ModelConfig
+from skerry_core.config import BLOCK_SIZE, ConfigError, LayerConfig, ModelConfig
 from skerry_core.runner import HOST_BLOCKS, RunnerSizes, WantedSizes
-from skerry_core.runners.torch import device_sizes
-from skerry_core.runners.torch.device_sizes import (
+from skerry_core.runners.device_sizes import (
     GATHERED,
     PIECE_BLOCKS,
     CardMemory,
@@ -20,6 +20,8 @@ from skerry_core.runners.torch.device_sizes import (
     row_buckets,
     sizes_of,
 )
+from skerry_core.runners.torch import opening
+from skerry_core.runners.torch.opening import TorchOptions, need_of
 from skerry_core.runners.torch.torch_runner import TorchRunner
 
 GIB = 1 << 30
@@ -30,6 +32,7 @@ LLAMA_8B = ModelConfig(
 BLOCK = 32 * 2 * 8 * 64 * 128 * 2  # 8 MiB
 NEED = ModelNeed(config=LLAMA_8B, block_bytes=BLOCK, element_bytes=2)
 INVARIANT = ModelNeed(config=LLAMA_8B, block_bytes=BLOCK, element_bytes=2, is_invariant=True)
+XLA = ModelNeed(config=LLAMA_8B, block_bytes=BLOCK, element_bytes=2, is_xla=True)
 TOKEN = 2 * (4 * 4096 + 2 * (32 + 8) * 128 + 3 * 14_336)  # 139,264 bytes
 PART = 4 * 32 * 130  # of a token and a piece
 
@@ -55,6 +58,8 @@ def taken(sizes: RunnerSizes, token: int = TOKEN) -> int:
         (card(80), NEED, (7573, 8192, 192)),  # 256 streams would have 1,886 tokens each
         (card(24), NEED, (892, 4096, 64)),
         (card(80), INVARIANT, (7180, 512, 192)),  # 512 pieces of 16.6 kB for each token
+        (card(60), XLA, (5017, 2048, 128)),  # in steps of 4,096 scores took 6.4 GB
+        (card(18), XLA, (194, 512, 64)),
     ],
 )
 def test_a_card_is_filled_and_no_more(
@@ -64,6 +69,8 @@ def test_a_card_is_filled_and_no_more(
     assert (found.num_blocks, found.max_step_tokens, found.max_samples) == sizes
     room = memory.free - memory.total // 20
     token = TOKEN + (512 * PART if need.is_invariant else 0)
+    if need.is_xla:  # K and V of all layers twice, and 12 bytes of each score of 32 heads
+        token += 2 * BLOCK // 64 + 12 * 32 * found.max_step_tokens
     assert taken(found, token) <= room < taken(found, token) + BLOCK + PART
 
 
@@ -77,6 +84,10 @@ def test_the_page_says_what_cards_get() -> None:
             kv = sizes.num_blocks * BLOCK_SIZE
             told = [int(n.replace(",", "")) for n in re.findall(r"\d[\d,]*\b", cell)]
             assert told == [sizes.max_samples, sizes.max_step_tokens, kv]
+    sizes = sizes_of(card(60), XLA, WantedSizes())
+    kv = sizes.num_blocks * BLOCK_SIZE
+    told_of_jax = f"{sizes.max_samples} streams, {sizes.max_step_tokens:,}-token steps and {kv:,}"
+    assert f"{told_of_jax} tokens of KV in 60 GiB" in page
 
 
 def test_what_is_said_stays_and_the_rest_is_fitted_beside_it() -> None:
@@ -106,7 +117,7 @@ class Stub:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.looks = 0
-        monkeypatch.setattr(device_sizes, "device_memory", self._memory)
+        monkeypatch.setattr(opening, "device_memory", self._memory)
 
     def _memory(self, device: object) -> CardMemory:
         self.looks += 1
@@ -132,17 +143,15 @@ def test_a_runner_opens_with_what_its_device_has_room_for(
     runner.close()
 
 
-def test_narrow_kv_has_room_for_nearly_twice_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_narrow_kv_has_room_for_nearly_twice_the_blocks() -> None:
     """8 bits for each value, and 32 for each head of each token: 33/64 of bfloat16 at width 128."""
-    monkeypatch.setattr(device_sizes, "device_memory", lambda device: card(80))
-    form = KVFormat(num_layers=32, num_kv_heads=8, head_dim=128, dtype="bfloat16")
+    options = TorchOptions(
+        device=torch.device("cpu"), dtype=torch.bfloat16, kernels="triton", threads=1
+    )
     wide, narrow = (
-        device_sizes.fitted(
-            torch.device("cpu"), LLAMA_8B, form, WantedSizes(max_samples=64),
-            is_narrow=is_narrow, is_invariant=False,
-        ).num_blocks
-        for is_narrow in (False, True)
-    )  # fmt: skip
+        sizes_of(card(80), need_of(LLAMA_8B, each), WantedSizes(max_samples=64)).num_blocks
+        for each in (options, replace(options, narrow_kv="int8"))
+    )
     kept = BLOCK + PART / 4, BLOCK * 33 / 64 + PART / 4
     assert (narrow + 1) / (wide + 1) == pytest.approx(kept[0] / kept[1], rel=1e-3)
 

@@ -26,7 +26,7 @@ pytest.importorskip("triton")
 from bench.device.gpu_reader import other_process
 
 from skerry_core.config import BLOCK_SIZE
-from skerry_core.runners.torch.device_sizes import row_buckets
+from skerry_core.runners.device_sizes import row_buckets
 from skerry_core.runners.torch.torch_runner import TorchRunner
 
 pytestmark = [pytest.mark.gpu, pytest.mark.triton]

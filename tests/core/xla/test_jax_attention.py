@@ -35,7 +35,7 @@ def test_our_kernels_are_taken_by_the_compiler_for_gpus(count: int, group: int) 
 
     def attend(*arrays: jax.Array) -> object:
         first, tables = arrays[3:]
-        pieces = pieces_of(first, tables, 100) if count == 1 else None
+        pieces = pieces_of(first, tables, 100, 8) if count == 1 else None
         return attend_prefix(*arrays, window=100, interpret=False, pieces=pieces)
 
     shapes = [(2, count, 2, group, 64), (4, 2, 9, 2, 64, 64)]
@@ -61,6 +61,25 @@ def test_our_kernel_attends_to_blocks_where_they_lie(tmp_path: Path, name: str) 
     np.testing.assert_allclose(runner.last_logits()[1], logits[149], rtol=0, atol=2e-5)
     plain = JaxRunner.open(path, cache_dir=CACHE, threads=1, num_blocks=1)
     assert runner.numeric_build != plain.numeric_build
+
+
+@pytest.mark.slow
+def test_rows_that_share_blocks_have_more_pieces_than_a_call(tmp_path: Path) -> None:
+    """Five of 320 tokens have two pieces each, and ten blocks of KV have two and one for each."""
+    path, tokens = write_model(tmp_path, "llama"), random_tokens(325)
+    runner = JaxRunner.open(
+        path, cache_dir=CACHE, threads=1, num_blocks=10, max_samples=512,
+        attention="pallas interpreted",
+    )  # fmt: skip
+    shared, ends = list(range(5)), tokens[320:]
+    teacher_forced(runner, tokens[:320], (320,), table=shared)
+    batch = batch_of(*(Piece([end], 320, [*shared, 5 + i]) for i, end in enumerate(ends)))
+    assert [len(call.rows) for call in runner._buckets.calls(batch)] == [2, 2, 1]
+    runner.execute(batch)
+    logits = runner.last_logits()
+    for row, end in enumerate(ends):
+        expected = reference(path).logits([*tokens[:320], end])[320]
+        np.testing.assert_allclose(logits[row], expected, rtol=0, atol=2e-5)
 
 
 @settings(max_examples=examples(2), deadline=None)
@@ -108,7 +127,7 @@ def check_parts(
     q = rng.normal(size=(len(cached), count, kv_heads, group, 16)).astype(np.float32)
     kv, lengths, tables = case.kv[None].cpu().numpy(), np.array(cached), np.maximum(case.tables, 0)
     arrays = [jnp.asarray(a) for a in (q, kv, np.int32(0), lengths.astype(np.int32), tables)]
-    pieces = pieces_of(arrays[3], arrays[4], window) if in_pieces else None
+    pieces = pieces_of(arrays[3], arrays[4], window, kv.shape[3]) if in_pieces else None
     part = attend_prefix(*arrays, window=window, interpret=True, pieces=pieces)
     for row, token in np.ndindex(q.shape[:2]):
         position = cached[row] + token

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -27,7 +28,10 @@ from tests.core.runners.runner_suite import (
 from skerry_core.config import ConfigError, KVDtype
 from skerry_core.kernels.jax.weights import assemble, join
 from skerry_core.kv.canonical import convert
-from skerry_core.runners.jax.jax_calls import sizes_up_to
+from skerry_core.runner import HOST_BLOCKS, WantedSizes
+from skerry_core.runners.device_sizes import CardMemory, ModelNeed, sizes_of
+from skerry_core.runners.jax import jax_loading
+from skerry_core.runners.jax.jax_calls import Buckets, sizes_up_to
 from skerry_core.runners.jax.jax_process import mesh_of
 from skerry_core.runners.jax.jax_runner import JaxRunner
 
@@ -41,6 +45,44 @@ def test_buckets_grow_by_four_and_end_where_told() -> None:
     assert sizes_up_to(64, least=1) == (1, 4, 16, 64)
     assert sizes_up_to(300, least=32) == (32, 128, 300)
     assert sizes_up_to(5, least=8) == (5,)
+
+
+def test_rows_that_share_blocks_are_cut_by_what_attention_has_room_for() -> None:
+    """Of 40 blocks ten pieces, and one for each row: contexts of 600 tokens are three each."""
+    row = Piece([5], 600, list(range(10)))
+    short, cached = Piece([5], 0, [1]), Piece([5] * 3, 64, [0, 1])
+    batch = batch_of(row, short, *(row,) * 7, cached, row)
+    for num_blocks, groups in (
+        (None, [[0, 1, 2, 3, 4, 5, 6, 7], [8, 10], [9]]),
+        (40, [[0, 1, 2, 3, 4, 5], [6, 7], [8, 10], [9]]),
+        (9, [[0, 1], [2], [3], [4], [5], [6], [7], [8], [10], [9]]),
+    ):
+        buckets = Buckets.of(8, 512, 1024, num_blocks)
+        assert [call.rows.tolist() for call in buckets.calls(batch)] == groups
+
+
+def test_sizes_are_what_a_device_has_room_for(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the weights, where our own attention runs; what is said stays."""
+    memory = CardMemory(total=1 << 27, free=1 << 27)
+    monkeypatch.setattr(jax_loading, "memory_of", lambda devices: [memory])
+
+    def sizes(**said: Any) -> tuple[int, int, int]:
+        open_: dict[str, Any] = {"max_step_tokens": None, "max_samples": None} | said
+        runner = JaxRunner.open(llama, cache_dir=CACHE, threads=1, **open_)
+        return runner.num_blocks, runner.max_step_tokens, runner.max_samples
+
+    block = 2 * 2 * 2 * 64 * 16 * 4  # layers, K and V, heads, tokens, width, bytes
+    need = ModelNeed(config=MODELS["llama"], block_bytes=block, element_bytes=4, is_xla=True)
+    found = sizes_of(memory, need, WantedSizes())
+    expected = found.num_blocks, found.max_step_tokens, found.max_samples
+    assert sizes(attention="pallas interpreted") == expected
+    assert expected[0] > HOST_BLOCKS
+    assert sizes(attention="pallas interpreted", num_blocks=7, max_samples=3) == (
+        7, sizes_of(memory, need, WantedSizes(num_blocks=7, max_samples=3)).max_step_tokens, 3,
+    )  # fmt: skip
+    assert sizes(attention="xla") == (HOST_BLOCKS, 512, 64)
+    with pytest.raises(ConfigError, match="100000 blocks of KV for 64 streams, in steps of"):
+        sizes(attention="pallas interpreted", num_blocks=100_000, max_samples=64)
 
 
 def test_warm_up_leaves_nothing_to_compile_and_keeps_it_on_disk(llama: Path) -> None:

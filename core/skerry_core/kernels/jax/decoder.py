@@ -87,7 +87,8 @@ def _run_rows(
     positions = rows.first[:, None] + jnp.arange(rows.token_ids.shape[1])
     inside = jnp.minimum(positions, config.max_context - 1)  # padding may lie beyond
 
-    pieces = None if attention == "xla" else pieces_of_rows(config, rows)
+    num_blocks = kv.shape[2] - 1
+    pieces = None if attention == "xla" else pieces_of_rows(config, rows, num_blocks)
 
     def layer(x: Array, xs: tuple[Array, LayerStack[Array]]) -> tuple[Array, Array]:
         index, w = xs

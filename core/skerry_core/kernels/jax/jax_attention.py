@@ -32,12 +32,14 @@ Attention = Literal["xla", "pallas", "pallas interpreted"]
 """How what is cached is attended to: gathered and by XLA's own products, or in place."""
 
 
-def pieces_of_rows(config: ModelConfig, rows: PaddedRows[Array]) -> SplitContexts | None:
-    """Return the pieces of contexts that rows attend to in place; None where each attends to all
-    of its own at once."""
+def pieces_of_rows(
+    config: ModelConfig, rows: PaddedRows[Array], num_blocks: int
+) -> SplitContexts | None:
+    """Return the pieces of contexts that rows attend to in place, of a KV of so many blocks; None
+    where each attends to all of its own at once."""
     if not is_split(rows.token_ids.shape[1], config.num_heads // config.num_kv_heads):
         return None
-    return pieces_of(rows.first, rows.tables, config.layers[0].window)
+    return pieces_of(rows.first, rows.tables, config.layers[0].window, num_blocks)
 
 
 def attend(

@@ -1,7 +1,8 @@
 """Decoding's attention in Pallas: a context in pieces of 256 tokens, merged in their order.
 
 So one long context fills the device, and costs what its own pieces do, not as many for every row:
-programs go through a list of all pieces.
+programs go through a list of all pieces, which has room for those of all blocks of KV and one more
+of each row (`most_pieces`). Rows that share blocks may have more in all: they go in several calls.
 """
 
 from __future__ import annotations
@@ -46,15 +47,22 @@ def is_split(count: int, group: int) -> bool:
     return count == 1 and group <= SPLIT_TILE
 
 
-def pieces_of(first: Array, tables: Array, window: int | None) -> SplitContexts:
-    """Return the pieces that tokens i32[B], which follow so many cached ones, see of their rows."""
+def most_pieces(rows: int, num_blocks: int) -> int:
+    """Return how many pieces so many rows have at most that share no block of KV."""
+    return rows + num_blocks // PIECE_BLOCKS
+
+
+def pieces_of(first: Array, tables: Array, window: int | None, num_blocks: int) -> SplitContexts:
+    """Return the pieces that tokens i32[B], which follow so many cached ones, see of their rows: at
+    most `most_pieces` of a KV of so many blocks."""
     size = PIECE_BLOCKS * BLOCK_SIZE
     begin = jnp.zeros_like(first)
     if window is not None:
         begin = jnp.maximum(first - window + 1, 0) // size
     ends = jnp.cumsum(jnp.maximum(-(-first // size) - begin, 0)).astype(jnp.int32)
     starts = jnp.concatenate([jnp.zeros(1, jnp.int32), ends[:-1]])
-    each = jnp.arange(len(first) * -(-tables.shape[1] // PIECE_BLOCKS), dtype=jnp.int32)
+    longest = len(first) * -(-tables.shape[1] // PIECE_BLOCKS)
+    each = jnp.arange(min(longest, most_pieces(len(first), num_blocks)), dtype=jnp.int32)
     owners = jnp.minimum(jnp.searchsorted(ends, each, side="right"), len(first) - 1)
     indices = each - starts[owners] + begin[owners]
     return SplitContexts(owners.astype(jnp.int32), indices, starts, ends, ends[-1:])

@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from skerry_core.batch import ForwardBatch, Int32
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.kernels.jax.jax_attention import PaddedRows
+from skerry_core.kernels.jax.pallas_split import PIECE_BLOCKS, most_pieces
 
 _LEAST_CHUNK = 32  # tokens
 _LEAST_CONTEXT = 8  # blocks
+_PIECE_TOKENS = PIECE_BLOCKS * BLOCK_SIZE
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
@@ -43,11 +45,16 @@ class Buckets:
     rows: tuple[int, ...]
     tokens: tuple[int, ...]  # of a row that has several
     tables: tuple[int, ...]  # blocks of a row's table
+    num_blocks: int | None = None  # of the KV; None: whatever rows share, they go in one call
 
     @classmethod
-    def of(cls, max_samples: int, max_step_tokens: int, max_context: int) -> Buckets:
-        """Return the buckets of a runner with these limits."""
+    def of(
+        cls, max_samples: int, max_step_tokens: int, max_context: int, num_blocks: int | None
+    ) -> Buckets:
+        """Return the buckets of a runner with these limits; with `num_blocks` rows of a call have
+        no more pieces than our attention has room for."""
         return cls(
+            num_blocks=num_blocks,
             rows=sizes_up_to(max_samples, least=1),
             tokens=sizes_up_to(max_step_tokens, least=_LEAST_CHUNK),
             tables=sizes_up_to(-(-max_context // BLOCK_SIZE), least=_LEAST_CONTEXT),
@@ -63,13 +70,30 @@ class Buckets:
         """Cut a batch into calls, none beyond the largest buckets."""
         starts, lengths = batch.query_start[:-1], np.diff(batch.query_start)
         single = np.flatnonzero(lengths == 1).astype(np.int32)
-        for group in cut(single, self.rows[-1]):
+        for group in self._groups(single, batch.positions[starts[single]]):
             yield CompiledCall(group, starts[group], 1)
         for row in np.flatnonzero(lengths > 1).astype(np.int32):
             end = starts[row] + lengths[row]
             for start in range(starts[row], end, self.tokens[-1]):
                 length = min(int(end) - start, self.tokens[-1])
                 yield CompiledCall(np.array([row], np.int32), np.array([start], np.int32), length)
+
+    def _groups(self, rows: Int32, first: Int32) -> Iterator[Int32]:
+        """Cut rows of one token, which follow so many cached ones, into those of a call."""
+        pieces = -(-first // _PIECE_TOKENS)
+        for group in cut(np.arange(len(rows)), self.rows[-1]):
+            start = int(group[0])
+            for place in group if self._is_beyond(pieces[group]) else ():
+                if self._is_beyond(pieces[start : place + 1]):
+                    yield rows[start:place]
+                    start = int(place)
+            yield rows[start : group[-1] + 1]
+
+    def _is_beyond(self, pieces: Int32) -> bool:
+        """Return whether our attention has no room for the pieces of so many rows."""
+        if self.num_blocks is None:
+            return False
+        return int(pieces.sum()) > most_pieces(len(pieces), self.num_blocks)
 
     def inputs(self, batch: ForwardBatch, call: CompiledCall) -> PaddedRows[Int32]:
         """Return a call's rows, padded."""

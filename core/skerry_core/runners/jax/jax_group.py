@@ -13,18 +13,29 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
+import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from skerry_core.batch import ForwardBatch, StepResult
+from skerry_core.blocks import blocks_for
 from skerry_core.config import ConfigError
 from skerry_core.kv.canonical import kv_dtype
+from skerry_core.models.weight_file import WeightFile
 from skerry_core.ranks import Part, RankChannel, RankLost, Ranks
 from skerry_core.runner import Progress, RunnerSetup
 from skerry_core.runners.checks import check_batch
-from skerry_core.runners.jax.jax_process import devices_here, meet
-from skerry_core.runners.jax.jax_runner import JaxRunner
+from skerry_core.runners.division import FAST_LINK, DivisionNeed, RankDevices
+from skerry_core.runners.jax.jax_process import (
+    MemoryOwner,
+    devices_here,
+    meet,
+    memory_of,
+    use_threads,
+)
+from skerry_core.runners.jax.jax_runner import JaxRunner, kv_format_of
 from skerry_core.runners.rank_messages import (
     MessageKind,
     RankMessage,
@@ -84,6 +95,37 @@ class JaxGroup(JaxRunner):
         group.ranks, group._channels, group._store = ranks, channels, store
         ranks.when_lost(group._lose)
         return group
+
+    @staticmethod
+    def survey(
+        setup: RunnerSetup, devices: Sequence[MemoryOwner] | None = None
+    ) -> tuple[DivisionNeed, RankDevices] | None:
+        """Return what the model needs and what devices there are, those of this process unless
+        named; None where there are not several. Reads no weights. Raises WeightsError.
+
+        JAX does not say how fast links are, and sharing layers is the one way it divides a model:
+        they count as fast.
+        """
+        if devices is None:
+            if devices_here() < 2:
+                return None
+            use_threads(setup.threads)  # before JAX makes them
+            devices = jax.local_devices()
+        if len(devices) < 2:
+            return None
+        with WeightFile.open(setup.weights) as file:
+            config = file.config
+            weights = sum(prod(tensor.shape) for tensor in file.tensors.values())
+        form = kv_format_of(config, "float32" if devices[0].platform == "cpu" else "bfloat16")
+        blocks = setup.sizes.num_blocks or blocks_for(min(config.max_context, setup.max_context))
+        need = DivisionNeed(
+            weights=weights * kv_dtype(form.dtype).itemsize,
+            kv=blocks * form.block_bytes,
+            num_layers=config.num_layers,
+            num_kv_heads=config.num_kv_heads,
+        )
+        memory = tuple(each.free for each in memory_of(devices))
+        return need, RankDevices(memory=memory, link=FAST_LINK)
 
     @staticmethod
     def serve_rank(setup: RunnerSetup, channel: RankChannel) -> None:

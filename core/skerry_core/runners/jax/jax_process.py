@@ -7,19 +7,35 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple
 from pathlib import Path
+from typing import Protocol
 
 import jax
 import llvmlite.binding as llvm
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from skerry_core.config import ConfigError
 from skerry_core.kernels.jax.weights import MODEL_AXIS
+from skerry_core.runner import RunnerSizes
+from skerry_core.runners.device_sizes import CardMemory
 
 _THREADS = "PJRT_NPROC"  # read by XLA when its CPU client is made
 _HOST_DEVICES = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 _MEETING_SECONDS = 120
+
+
+class MemoryOwner(Protocol):
+    """What a survey looks at of one of JAX's devices."""
+
+    @property
+    def platform(self) -> str: ...
+    def memory_stats(self) -> Mapping[str, int] | None:
+        """Return figures of XLA's allocator; None of a host."""
+        ...
 
 
 def mesh_of(num_devices: int) -> Mesh:
@@ -40,6 +56,28 @@ def devices_here() -> int:
     if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         return max(1, len([each for each in visible.split(",") if each]))
     return max(1, len(list(Path("/dev").glob("nvidia[0-9]*"))))
+
+
+def memory_of(devices: Iterable[MemoryOwner]) -> list[CardMemory]:
+    """Return what XLA's allocator has of devices now: less than all their memory, unless
+    `XLA_PYTHON_CLIENT_MEM_FRACTION` says so. None at all where one does not say it."""
+    found = list[CardMemory]()
+    for device in devices:
+        stats = device.memory_stats() or {}
+        if "bytes_limit" not in stats or "bytes_in_use" not in stats:
+            return []
+        limit = stats["bytes_limit"]
+        found.append(CardMemory(total=limit, free=limit - stats["bytes_in_use"]))
+    return found
+
+
+def least_of_all(sizes: RunnerSizes) -> RunnerSizes:
+    """Return the least sizes of all processes, which are called together."""
+    if jax.process_count() == 1:
+        return sizes
+    each = np.asarray(multihost_utils.process_allgather(np.array(astuple(sizes), np.int32)))
+    blocks, tokens, samples = (int(least) for least in each.min(axis=0))
+    return RunnerSizes(num_blocks=blocks, max_step_tokens=tokens, max_samples=samples)
 
 
 def is_cpu() -> bool:

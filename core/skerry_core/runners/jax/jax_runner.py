@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import jax
@@ -41,11 +42,11 @@ from skerry_core.kernels.jax.weights import (
     DecoderTree,
     place,
 )
-from skerry_core.runner import Progress, RunnerSetup
+from skerry_core.runner import HOST_BLOCKS, Progress, RunnerSetup, WantedSizes
 from skerry_core.runners.checks import check_batch, check_block, check_block_data
 from skerry_core.runners.host_sampling import HostSampler
 from skerry_core.runners.jax.jax_calls import Buckets, bucket
-from skerry_core.runners.jax.jax_loading import load_decoder
+from skerry_core.runners.jax.jax_loading import fitted, load_decoder
 from skerry_core.runners.jax.jax_process import (
     is_cpu,
     keep_on_disk,
@@ -94,16 +95,11 @@ class JaxRunner:
         stored in. `attention`, and where tokens are chosen, are the device's own unless named.
         Raises ConfigError."""
         dtype = str(weights.embedding.dtype)
-        if dtype not in _DTYPES:
-            raise ConfigError(f"weights must be float32, float16 or bfloat16, got {dtype}")
+        self.kv_format = kv_format_of(config, dtype)
         self.model = config
         self.num_blocks = num_blocks
         self.max_step_tokens = max_step_tokens
         self.max_samples = max_samples
-        self.kv_format = KVFormat(
-            num_layers=config.num_layers, num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim, dtype=_DTYPES[dtype],
-        )  # fmt: skip
         self._weights = weights
         self._mesh = mesh
         self._attention = attention or attention_of(config)
@@ -126,7 +122,8 @@ class JaxRunner:
             host = HostSampler(config.vocab_size, cache_dir, progress)
             self._sampler = OnHost(host, place(np.zeros(max_samples, np.int32), mesh, P()))
         self._programs: dict[tuple[int, ...], Compiled] = {}  # by shape
-        self._buckets = Buckets.of(max_samples, max_step_tokens, config.max_context)
+        in_place = None if self._attention == "xla" else num_blocks
+        self._buckets = Buckets.of(max_samples, max_step_tokens, config.max_context, in_place)
         about = [
             "jax",
             VERSION,
@@ -145,9 +142,10 @@ class JaxRunner:
         cls,
         weights: Path,
         *,
-        num_blocks: int,
-        max_step_tokens: int = 512,
-        max_samples: int = 64,
+        num_blocks: int | None = None,
+        max_step_tokens: int | None = 512,
+        max_samples: int | None = 64,
+        host_blocks: int = HOST_BLOCKS,
         threads: int = 2,
         cache_dir: Path,
         num_devices: int = 1,
@@ -158,10 +156,12 @@ class JaxRunner:
     ) -> JaxRunner:
         """Load a GGUF or safetensors model. Raises WeightsError or ConfigError.
 
-        Weights, activations and KV are in bfloat16 unless a dtype is named, on a CPU in float32.
-        Heads and feed-forward networks are divided over `num_devices`. `cache_dir` keeps compiled
-        programs between starts. `threads` is how many of a CPU's cores a step may use; like the
-        cache it is JAX's for the whole process, and the first runner's holds.
+        Sizes that are None are as the devices have room for beside the weights (`fitted`); on a CPU
+        `host_blocks`, 512 and 64. Weights, activations and KV are in bfloat16 unless a dtype is
+        named, on a CPU in float32. Heads and feed-forward networks are divided over `num_devices`.
+        `cache_dir` keeps compiled programs between starts. `threads` is how many of a CPU's cores a
+        step may use; like the cache it is JAX's for the whole process, and the first runner's
+        holds.
         """
         if threads < 1:
             raise ConfigError(f"threads must be at least 1, got {threads}")
@@ -170,19 +170,22 @@ class JaxRunner:
         mesh = mesh_of(num_devices)
         own_dtype = dtype or ("float32" if is_cpu() else "bfloat16")
         config, placed, formats = load_decoder(weights, own_dtype, mesh)
+        attention = attention or attention_of(config)
+        wanted = WantedSizes(
+            num_blocks=num_blocks, max_step_tokens=max_step_tokens, max_samples=max_samples,
+            host_blocks=host_blocks,
+        )  # fmt: skip
+        sizes = fitted(config, kv_format_of(config, own_dtype), mesh, attention, wanted)
         return cls(
-            config, placed, mesh=mesh, num_blocks=num_blocks,
-            cache_dir=cache_dir, max_step_tokens=max_step_tokens, max_samples=max_samples,
+            config, placed, mesh=mesh, cache_dir=cache_dir, **asdict(sizes),
             formats=formats, attention=attention, chooses=chooses, progress=progress,
         )  # fmt: skip
 
     @classmethod
     def from_setup(cls, setup: RunnerSetup) -> JaxRunner:
         """Open a model as `open` does."""
-        sizes = setup.sizes.on_host()
         return cls.open(
-            setup.weights, num_blocks=sizes.num_blocks, max_step_tokens=sizes.max_step_tokens,
-            max_samples=sizes.max_samples, threads=setup.threads, cache_dir=setup.cache_dir,
+            setup.weights, **asdict(setup.sizes), threads=setup.threads, cache_dir=setup.cache_dir,
             num_devices=setup.parallel.num_ranks, progress=setup.progress,
         )  # fmt: skip
 
@@ -274,6 +277,16 @@ class JaxRunner:
             arguments = self.model, self._weights, self._state.sampled, count, self._mesh
             self._programs[count,] = logits.lower(*arguments).compile()
         return self._programs[count,]
+
+
+def kv_format_of(config: ModelConfig, dtype: str) -> KVFormat:
+    """Return the form of blocks of a model in a dtype. Raises ConfigError for one of no KV."""
+    if dtype not in _DTYPES:
+        raise ConfigError(f"weights must be float32, float16 or bfloat16, got {dtype}")
+    return KVFormat(
+        num_layers=config.num_layers, num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim, dtype=_DTYPES[dtype],
+    )  # fmt: skip
 
 
 def attention_of(config: ModelConfig) -> Attention:

@@ -13,8 +13,8 @@ from skerry_core.kernels.torch.decoder import DecoderWeights, assemble
 from skerry_core.kernels.torch.quantized import Narrow, NarrowWeights
 from skerry_core.models.sharding import Shard
 from skerry_core.runner import RunnerSizes, WantedSizes
+from skerry_core.runners.device_sizes import CardMemory, ModelNeed, sizes_of
 from skerry_core.runners.torch.decoder_loading import load_decoder
-from skerry_core.runners.torch.device_sizes import fitted
 from skerry_core.runners.torch.open_steps import Kernels, kernels_of
 from skerry_core.runners.torch.paged_kv import check_narrow
 
@@ -60,11 +60,35 @@ class LoadedModel:
 
     def fitted(self, wanted: WantedSizes) -> RunnerSizes:
         """Return what the device has room for beside the weights. Raises ConfigError."""
-        options = self.options
-        return fitted(
-            options.device, self.config, kv_format_of(self.config, options.dtype), wanted,
-            is_narrow=options.narrow_kv is not None, is_invariant=options.deterministic,
-        )  # fmt: skip
+        memory = None
+        if not wanted.leaves_nothing_open:
+            memory = device_memory(self.options.device)
+        if memory is None:
+            return wanted.on_host()
+        return sizes_of(memory, need_of(self.config, self.options), wanted)
+
+
+def need_of(config: ModelConfig, options: TorchOptions) -> ModelNeed:
+    """Return what decides the bytes of a model's steps. Raises ConfigError."""
+    block_bytes = kv_format_of(config, options.dtype).block_bytes
+    element_bytes = options.dtype.itemsize
+    if options.narrow_kv is not None:  # a byte for each value, and a scale for a token's each head
+        values = block_bytes // element_bytes
+        block_bytes = values + 4 * values // config.head_dim
+    return ModelNeed(
+        config=config, block_bytes=block_bytes, element_bytes=element_bytes,
+        is_invariant=options.deterministic,
+    )  # fmt: skip
+
+
+def device_memory(device: torch.device) -> CardMemory | None:
+    """Return what a device has now; None where it computes in the host's memory."""
+    if device.type != "cuda":
+        return None
+    torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device)
+    return CardMemory(total=total, free=free)
 
 
 def load(path: Path, options: TorchOptions, shard: Shard | None = None) -> LoadedModel:

@@ -17,7 +17,7 @@ from skerry_core.kernels.triton.attention import (
     WHOLE_TILE,
     tile_tokens,
 )
-from skerry_core.runners.torch.device_sizes import USUAL_PIECES
+from skerry_core.runners.device_sizes import USUAL_PIECES
 
 
 @dataclass(frozen=True, slots=True)

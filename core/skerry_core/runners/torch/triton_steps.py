@@ -57,7 +57,7 @@ from skerry_core.kernels.triton.attention import (
 )
 from skerry_core.kernels.triton.triton_sampling import choose
 from skerry_core.runner import Progress
-from skerry_core.runners.torch.device_sizes import row_buckets
+from skerry_core.runners.device_sizes import row_buckets
 from skerry_core.runners.torch.few_rows import MOST_ROWS, hidden_of_few, takes_few_rows
 from skerry_core.runners.torch.paged_kv import PagedKV
 from skerry_core.runners.torch.triton_arrangement import (

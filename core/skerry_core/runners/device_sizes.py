@@ -2,18 +2,18 @@
 
 What the weights leave is KV's, but for what a step needs meanwhile: activations of its tokens,
 logits and what is chosen of them, cuBLAS's workspaces, parts of attention. All captured graphs
-share it. A step has 8,192
-tokens unless their activations take more than an eighth of the room, and there are 256 streams
-unless that leaves each less than 2,048 tokens of KV.
+share it. A step has 8,192 tokens unless their activations take more than an eighth of the room, and
+there are 256 streams unless that leaves each less than 2,048 tokens of KV.
+
+Torch and JAX count alike, but for what XLA's calls keep besides: what all layers add to the KV,
+until it is written, and scores of a prompt's own tokens for each other.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
-from skerry_core.config import BLOCK_SIZE, ConfigError, KVFormat, ModelConfig
+from skerry_core.config import BLOCK_SIZE, ConfigError, ModelConfig
 from skerry_core.runner import RunnerSizes, WantedSizes
 
 PIECE_BLOCKS = 4  # of KV, that attention takes in one piece (`kernels.triton.attention`)
@@ -23,6 +23,8 @@ _WORKSPACE_BYTES = 2 * (32 << 20)  # of cuBLAS on Hopper: steps' stream and that
 _ADJUSTING_COPIES = 4  # of the logits, in float32, where penalties, masks or logprobs need them
 GATHERED = 16_384  # tokens of a row, at most, that a search keeps beside the logits
 _GATHERED_BYTES = 4 + 4 + 8  # of each: logit, id and weight
+_ADDED_COPIES = 2  # of a step's KV: as layers made it, and as it is written
+_SCORE_BYTES = 4 + 4 + 4  # of a query and a key: as multiplied, masked, and as a share
 _RESERVED = 20  # one part of so many of the memory: fragments, kernels, what others take
 _SCRATCH = 8  # a step's activations take one part of so many at most
 _STEP_TOKENS = (8192, 4096, 2048, 1024, 512)
@@ -47,14 +49,21 @@ class ModelNeed:
     block_bytes: int  # of KV, as it is stored
     element_bytes: int  # of activations
     is_invariant: bool = False  # all attention goes in pieces
+    is_xla: bool = False
+
+    def step_bytes(self, tokens: int) -> int:
+        """Return bytes of activations of a step."""
+        scores = _SCORE_BYTES * self.config.num_heads * tokens if self.is_xla else 0
+        return tokens * (self.token_bytes() + scores)
 
     def token_bytes(self) -> int:
-        """Return bytes of activations for each token of a step."""
+        """Return bytes of activations for each token of a step, but for scores."""
         c = self.config
         heads = 2 * (c.num_heads + c.num_kv_heads) * c.head_dim  # queries, keys, values, mixed
         elements = 4 * c.hidden_size + heads + 3 * c.intermediate_size
         parts = self._part_bytes() * self._longest() if self.is_invariant else 0
-        return self.element_bytes * elements + parts
+        added = _ADDED_COPIES * self.block_bytes // BLOCK_SIZE if self.is_xla else 0
+        return self.element_bytes * elements + parts + added
 
     def streams_bytes(self, streams: int) -> int:
         """Return bytes that so many streams take beside their KV and their tokens."""
@@ -82,11 +91,11 @@ def sizes_of(memory: CardMemory, need: ModelNeed, wanted: WantedSizes) -> Runner
     is too much, or too little is left for KV."""
     room = memory.free - memory.total // _RESERVED
     tokens = wanted.max_step_tokens or next(
-        (n for n in _STEP_TOKENS if n * need.token_bytes() * _SCRATCH <= room), _STEP_TOKENS[-1]
+        (n for n in _STEP_TOKENS if need.step_bytes(n) * _SCRATCH <= room), _STEP_TOKENS[-1]
     )
 
     def blocks(streams: int) -> int:
-        left = room - tokens * need.token_bytes() - need.streams_bytes(streams)
+        left = room - need.step_bytes(tokens) - need.streams_bytes(streams)
         return left // need.kept_bytes() - 1  # padding writes to one more
 
     streams = wanted.max_samples or next(
@@ -103,36 +112,6 @@ def sizes_of(memory: CardMemory, need: ModelNeed, wanted: WantedSizes) -> Runner
     return RunnerSizes(
         num_blocks=wanted.num_blocks or most, max_step_tokens=tokens, max_samples=streams
     )
-
-
-def fitted(
-    device: torch.device, config: ModelConfig, kv_format: KVFormat, wanted: WantedSizes, *,
-    is_narrow: bool, is_invariant: bool,
-) -> RunnerSizes:  # fmt: skip
-    """Return sizes for a device that has the weights already. Raises ConfigError."""
-    memory = None if wanted.leaves_nothing_open else device_memory(device)
-    if memory is None:
-        return wanted.on_host()
-    block_bytes = kv_format.block_bytes
-    element_bytes = 4 if kv_format.dtype == "float32" else 2
-    if is_narrow:  # a byte for each value, and a scale for each head of each token
-        values = block_bytes // element_bytes
-        block_bytes = values + 4 * values // config.head_dim
-    need = ModelNeed(
-        config=config, block_bytes=block_bytes, element_bytes=element_bytes,
-        is_invariant=is_invariant,
-    )  # fmt: skip
-    return sizes_of(memory, need, wanted)
-
-
-def device_memory(device: torch.device) -> CardMemory | None:
-    """Return what a device has now; None where it computes in the host's memory."""
-    if device.type != "cuda":
-        return None
-    torch.cuda.synchronize(device)
-    torch.cuda.empty_cache()
-    free, total = torch.cuda.mem_get_info(device)
-    return CardMemory(total=total, free=free)
 
 
 def row_buckets(largest: int) -> list[int]:
