@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.core.byte_grammars import compiled, text
-from tests.core.engine.test_engine import STYLES
+from tests.core.engine.toy_engine import STYLES
 from tests.core.fed_histories import whole
 from tests.core.runners.runner_suite import (
     answers_of,

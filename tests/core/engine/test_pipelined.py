@@ -22,8 +22,8 @@ from tests.core.engine.pipelining import (
     step_on,
     undivided,
 )
-from tests.core.engine.test_engine import STYLES
 from tests.core.engine.test_overlap import lagging
+from tests.core.engine.toy_engine import STYLES
 from tests.core.toy_oracle import expected, request, run
 from tests.properties import examples
 

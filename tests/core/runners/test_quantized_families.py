@@ -14,7 +14,7 @@ from tests.core.reference_model import kl_divergence
 from tests.core.runners.family_table import FAMILIES
 from tests.core.runners.runner_suite import KINDS, teacher_forced
 from tests.core.runners.saved_family import TOKENS, save
-from tests.core.weights.test_quantized_safetensors import KINDS_OF_FILES
+from tests.core.weights.quantized_files import KINDS_OF_FILES
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 from tests.core.fed_histories import without_last
 from tests.core.runners.runner_suite import CACHE
-from tests.core.test_sampling import INF, assert_same
+from tests.core.sampled_rows import INF
+from tests.core.test_compiled_sampling import assert_same
 from tests.properties import examples
 
 from skerry_core import exact_math

@@ -3,72 +3,31 @@
 from __future__ import annotations
 
 import itertools
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bench.subjects.requests import Request
-from tests.core import toy_oracle
-from tests.core.engine.test_worker import TIMEOUT, Client
-from tests.core.mid_write import kill_in_mid_write
+from tests.core.engine.test_worker import TIMEOUT
+from tests.core.kv.file_tiers import (
+    KEY,
+    LENGTH,
+    PRICE,
+    Recording,
+    answer,
+    open_engine,
+    request,
+    restored,
+    tier_of,
+)
 from tests.core.toy_oracle import VOCAB, expected, names_of, run
 
-from skerry_core.batch import ForwardBatch
 from skerry_core.config import BLOCK_SIZE, EngineConfig, KVDtype
 from skerry_core.engine.engine import Engine
 from skerry_core.engine.second_tier import SecondTier, open_file
-from skerry_core.engine.worker import Worker
-from skerry_core.kv.file_tier import FilePin, FileTier
+from skerry_core.kv.file_tier import FileTier
 from skerry_core.runners.toy import ToyRunner
-
-KEY = b"model"
-PRICE = 1.0  # seconds per token: the file is always faster
-LENGTH = 5 * BLOCK_SIZE + 7
-
-
-def open_engine(
-    path: Path,
-    *,
-    num_blocks: int = 8,
-    capacity: int = 1 << 20,
-    model_key: bytes = KEY,
-    dtype: KVDtype = "float16",
-    before_step: Callable[[ForwardBatch], None] | None = None,
-) -> Engine:
-    runner = ToyRunner(
-        num_blocks=num_blocks, vocab_size=VOCAB, dtype=dtype, before_step=before_step
-    )
-    file = open_file(path, runner, model_key=model_key, capacity_bytes=capacity)
-    return Engine(runner, EngineConfig(), model_key=model_key, file_tier=file)
-
-
-def request(id: str = "r", prompt_length: int = LENGTH, **fields: Any) -> Request:
-    return toy_oracle.request(id, prompt_length, **{"max_tokens": 8} | fields)
-
-
-def tier_of(engine: Engine) -> SecondTier:
-    assert engine.second_tier is not None
-    return engine.second_tier
-
-
-def restored(engine: Engine, one: Request, price: float = PRICE) -> Request:
-    """The request with what the file has for it, as a worker would queue it."""
-    future = tier_of(engine).restore(engine.pool, names_of(engine, one), price)
-    kv = () if future is None else future.result(TIMEOUT)
-    return replace(one, kv=kv)
-
-
-def answer(engine: Engine, one: Request) -> int:
-    """Run it, compare with the oracle; tokens of its prompt that were found."""
-    engine.add(one.sequence())
-    answers = run(engine)
-    assert answers[one.id] == expected(replace(one, kv=()))
-    usage = answers[one.id].usage
-    assert usage is not None
-    return usage.cached_tokens
 
 
 def fill(engine: Engine, salt: int = 90) -> None:
@@ -306,199 +265,3 @@ def test_adoption_counts(engine: Engine) -> None:
     before = tier.bandwidth
     tier.adopted(1, 1000.0)
     assert tier.bandwidth < before / 1000
-
-
-# --- threads -------------------------------------------------------------------------------------
-
-
-class Recording(FileTier):
-    """Tells on which threads blocks are moved; reads and writes may be held back."""
-
-    opened: threading.Event
-    writable: threading.Event
-    entered: threading.Event
-    threads: set[str]
-
-    @classmethod
-    def of(cls, path: Path, runner: ToyRunner) -> Recording:
-        tier = cls(
-            path,
-            block_bytes=runner.kv_format.block_bytes,
-            capacity_bytes=1 << 20,
-            identity=b"recording",
-        )
-        tier.opened, tier.entered, tier.threads = threading.Event(), threading.Event(), set()
-        tier.writable = threading.Event()
-        tier.opened.set()
-        tier.writable.set()
-        return tier
-
-    def put(self, digest: bytes, block: bytes | memoryview, pin: FilePin | None = None) -> None:
-        self.threads.add(threading.current_thread().name)
-        assert self.writable.wait(TIMEOUT)
-        super().put(digest, block, pin)
-
-    def get(self, digest: bytes) -> bytes | None:
-        self.threads.add(threading.current_thread().name)
-        self.entered.set()
-        assert self.opened.wait(TIMEOUT)
-        return super().get(digest)
-
-
-class Bench:
-    """A worker whose engine has a recorded file tier; eviction and the rest as in life."""
-
-    def __init__(self, path: Path) -> None:
-        self.client = Client()
-        self.tokens: list[int] = []
-        runner = ToyRunner(
-            num_blocks=8,
-            vocab_size=VOCAB,
-            before_step=lambda batch: self.tokens.append(batch.num_tokens),
-        )
-        self.file = Recording.of(path, runner)
-        self.engine = Engine(runner, EngineConfig(), model_key=KEY, file_tier=self.file)
-        self.worker = Worker(self.engine, deliver=self.client.deliver, failed=self.client.failed)
-        self.worker.start()
-
-    def answer(self, one: Request) -> int:
-        self.worker.submit(one.sequence())
-        self.client.wait_for(1)
-        return self.check(one)
-
-    def check(self, one: Request) -> int:
-        told = self.client.answers[one.id]
-        assert told == expected(one)
-        assert told.usage is not None
-        return told.usage.cached_tokens
-
-    def evict_first(self) -> None:
-        """Leave the prompt of salt 0 in the file alone: written, and out of memory."""
-        for name, salt in (("first", 0), ("second", 1), ("third", 2)):
-            assert self.answer(request(name, salt=salt)) == 0
-        tier_of(self.engine).flush()
-
-    def close(self) -> None:
-        self.file.opened.set()
-        self.worker.close()
-        assert self.engine.pool.num_used == 0
-        self.engine.pool.sanity_check()
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path / "kv")
-    bench.evict_first()
-    yield bench
-    bench.close()
-
-
-def test_a_worker_restores_before_it_schedules(bench: Bench) -> None:
-    del bench.tokens[:]
-    assert bench.answer(request("again", max_tokens=4)) == 5 * BLOCK_SIZE
-    assert bench.tokens == [7, 1, 1, 1]
-    assert bench.file.threads == {"skerry-kv-write_0", "skerry-kv-read_0"}
-
-
-def test_others_go_on_while_a_read_takes_its_time(bench: Bench) -> None:
-    bench.file.opened.clear()
-    slow = request("slow")
-    bench.worker.submit(slow.sequence())
-    assert bench.file.entered.wait(TIMEOUT)
-    bench.answer(request("quick", 20, salt=7))
-    assert "slow" not in bench.client.answers
-    bench.file.opened.set()
-    assert bench.client.wait_for(1) == {"slow"}
-    assert bench.check(slow) == 5 * BLOCK_SIZE
-
-
-def test_requests_with_one_prefix_share_what_is_read(bench: Bench) -> None:
-    bench.file.opened.clear()
-    both = [request(name) for name in ("a", "b")]
-    for one in both:
-        bench.worker.submit(one.sequence())
-    reads = bench.file.statistics().hits
-    bench.file.opened.set()
-    assert bench.client.wait_for(2) == {"a", "b"}
-    for one in both:
-        assert bench.check(one) == 5 * BLOCK_SIZE
-    assert bench.file.statistics().hits - reads == 5
-
-
-def test_abort_does_not_wait_for_a_read(bench: Bench) -> None:
-    bench.file.opened.clear()
-    bench.worker.submit(request("slow").sequence())
-    assert bench.file.entered.wait(TIMEOUT)
-    bench.worker.abort("slow")
-    assert bench.client.wait_for(1) == {"slow"}
-    assert bench.client.answers["slow"].finish_reason == "cancelled"
-    bench.file.opened.set()
-    bench.answer(request("next", 20, salt=7))
-    assert bench.client.ended.empty()
-
-
-def test_a_stop_ends_requests_that_wait_for_a_read(tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "kv")
-    bench.evict_first()
-    bench.file.opened.clear()
-    bench.worker.submit(request("slow").sequence())
-    assert bench.file.entered.wait(TIMEOUT)
-    closing = threading.Thread(target=bench.worker.close)
-    closing.start()
-    assert bench.client.wait_for(1) == {"slow"}
-    assert bench.client.answers["slow"].finish_reason == "cancelled"
-    bench.file.opened.set()
-    closing.join(TIMEOUT)
-    assert not closing.is_alive()
-
-
-def test_a_stop_keeps_the_prefix_cache(tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "kv")
-    bench.answer(request("first"))
-    bench.close()
-    bench = Bench(tmp_path / "kv")
-    assert bench.answer(request("again")) == 5 * BLOCK_SIZE
-    bench.close()
-
-
-def test_a_read_that_fails_costs_computing(
-    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(self: Recording, digest: bytes) -> bytes:
-        raise ZeroDivisionError("a bug")
-
-    monkeypatch.setattr(Recording, "get", fail)
-    assert bench.answer(request("again")) == 0
-    assert caplog.records[-1].message == "reading the second tier failed"
-
-
-# --- a process that dies -------------------------------------------------------------------------
-
-NODE = """
-import sys
-from pathlib import Path
-from tests.core.engine.test_second_tier import open_engine, request
-from tests.core.toy_oracle import run
-engine = open_engine(Path(sys.argv[1]), capacity=100 << 10)
-salt = 0
-while True:
-    engine.add(request(salt=salt % 6).sequence())
-    run(engine)
-    salt += 1
-    if salt == 6:
-        print("writing", flush=True)
-"""
-
-
-@pytest.mark.parametrize("moment", range(3))
-def test_kill_in_mid_write_leaves_only_true_blocks(
-    tmp_path: Path, moment: int, subprocess_env: dict[str, str]
-) -> None:
-    path = tmp_path / "kv"
-    kill_in_mid_write(NODE, path, 0.1 * moment + 0.05, subprocess_env)
-    engine = open_engine(path, capacity=100 << 10)
-    assert tier_of(engine).digests()
-    for salt in range(6):
-        answer(engine, restored(engine, request(f"r{salt}", salt=salt, max_tokens=20)))
-    assert engine.statistics().restored_blocks > 0
-    engine.close()

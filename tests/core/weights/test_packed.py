@@ -4,57 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-import tracemalloc
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 import xxhash
-from tests.core.random_models import random_weights, write_safetensors
+from tests.core.weights.packed_folders import CONFIG, load
 
-from skerry_core.config import LayerConfig, ModelConfig, RopeConfig
+from skerry_core.config import RopeConfig
 from skerry_core.runners.packing import packed as packed_module
 from skerry_core.runners.packing import packed_file
 from skerry_core.runners.packing.packed import load_packed, packed_bytes
-from skerry_core.runners.packing.packed_file import PackedModel, damaged_packed
+from skerry_core.runners.packing.packed_file import damaged_packed
 from skerry_core.weights import digests
 
-CONFIG = ModelConfig(
-    architecture="llama",
-    layers=(LayerConfig(rope=RopeConfig(theta=50_000.0)),),
-    hidden_size=128,
-    intermediate_size=128,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=32,
-    vocab_size=80,
-    max_context=512,
-)
 Damage = Callable[[bytes], bytes]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A model's."""
-    (tmp_path / "model").mkdir()
-    return write_safetensors(tmp_path / "model", CONFIG, random_weights(CONFIG)).parent
-
-
-def load(folder: Path) -> tuple[PackedModel, bool]:
-    """A model's packed weights, and whether they had to be packed."""
-    told: list[str] = []
-    packed = load_packed(
-        folder,
-        group_rows=8,
-        cache_dir=folder.parent,
-        progress=lambda what, share: told.append(what),
-    )
-    return packed, bool(told)
 
 
 @pytest.mark.parametrize(
@@ -232,75 +199,3 @@ def test_what_another_version_packed_is_removed(
     assert was_packed
     assert not old.exists()
     assert len(list(folder.parent.glob("*.packed"))) == 2  # what is not ours stays
-
-
-def test_packing_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
-    """Nor does what fails, as on a full disk."""
-
-    def pieces() -> Iterator[np.ndarray[Any, Any]]:
-        yield np.zeros(64, np.uint8)
-        assert list(tmp_path.iterdir()) == []  # it has no name yet
-        raise OSError("no space left")
-
-    header = packed_file.PackedHeader(
-        key="k", config=CONFIG, layouts={}, offsets={}, vector_sizes={}, size=128
-    )
-    known = digests.FileDigests(tmp_path / "digests.json")
-    with pytest.raises(OSError, match="no space left"):
-        packed_file.write_packed(tmp_path / "m.packed", header, pieces(), known)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_system_without_unnamed_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is written is copied to its name."""
-    first, _ = load(folder)
-    (path,) = folder.parent.glob("*.packed")
-    whole = path.read_bytes()
-    path.unlink()
-
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError("not supported")
-
-    monkeypatch.setattr("os.link", refuse)
-    again, was_packed = load(folder)
-    assert was_packed
-    assert path.read_bytes() == whole
-    np.testing.assert_array_equal(again.mapped[0], first.mapped[0])
-    assert sorted(each.suffix for each in folder.parent.iterdir()) == ["", ".json", ".packed"]
-
-
-def test_packing_streams(tmp_path: Path) -> None:
-    """What it takes beside the mapped file does not grow with the model."""
-
-    def peak(layers: int) -> int:
-        config = replace(
-            CONFIG, layers=CONFIG.layers * layers, hidden_size=512, intermediate_size=2048
-        )
-        folder = tmp_path / str(layers)
-        folder.mkdir()
-        write_safetensors(folder, config, random_weights(config))
-        tracemalloc.start()
-        load(folder)
-        _, most = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        return most
-
-    one = peak(1)
-    assert peak(4) < one + (1 << 20)
-
-
-def test_digests_that_find_no_room_leave_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "weights"
-    file.write_bytes(b"1234")
-    folder = tmp_path / "cache"
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
-    known = digests.FileDigests(folder / "digests.json")
-    with pytest.raises(OSError, match="No space left"):
-        known.keep(file, digests.FileState.of(file.stat()), "0" * 32)
-    assert [*folder.iterdir()] == []
