@@ -17,7 +17,7 @@ from tests.e2e.control.test_hosts import POOL, HostedPlatform
 from tests.e2e.control.test_join import ASKED, Process
 from tests.edge.http.test_tls import PAIRS
 from tests.regions.control.kubernetes.cluster import NAMESPACE, Cluster, serving_cluster
-from tests.regions.control.kubernetes.test_pods import rights
+from tests.regions.control.kubernetes.pods import rights
 from tests.regions.drivers.nats_server import free_ports
 
 from skerry_regions.models.model_files import ModelFiles

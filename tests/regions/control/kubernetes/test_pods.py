@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import base64
 import dataclasses
-import math
 import re
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from tests.edge.http.test_tls import PAIRS
-from tests.regions.control.hosts.hosted import Machine, member
-from tests.regions.control.joining import Platform, platform
 from tests.regions.control.kubernetes.cluster import (
-    NAMESPACE,
-    Cluster,
     Refusal,
-    serving_cluster,
 )
-from tests.regions.control.support import MODEL, Tokens, new
+from tests.regions.control.kubernetes.pods import IMAGE, NODES, ROOT, SET, World
+from tests.regions.control.support import Tokens
 
 from skerry_cli import build_parser
 from skerry_cli.roles import node
@@ -32,201 +21,16 @@ from skerry_regions.control.desired.resources import POOL
 from skerry_regions.control.kubernetes import pod_launcher, pod_sets
 from skerry_regions.control.kubernetes.api_server import (
     AccessError,
-    ApiError,
     ApiServer,
     ClusterAccess,
 )
-from skerry_regions.control.kubernetes.pod_launcher import PodLauncher
-from skerry_regions.control.kubernetes.pod_sets import PodSets
-from skerry_regions.control.kubernetes.pool_pods import GPU, MADE_OF, TEMPLATE, TERM, PodSource
-from skerry_regions.control.machines.link import ControlLink, join
+from skerry_regions.control.kubernetes.pool_pods import GPU, MADE_OF, TEMPLATE, PodSource
 from skerry_regions.control.planning.launcher import RunningProcess
 from skerry_regions.control.planning.placing import pod_set_name
-from skerry_regions.control.planning.plan import DRAIN_SECONDS, Drain, Kill, StartProcess, plan
+from skerry_regions.control.planning.plan import DRAIN_SECONDS
 from skerry_regions.control.reconcile import host_agent
-from skerry_regions.process.launch_folder import Slot
-from skerry_regions.process.local_launcher import Deposed
 
 pytestmark = pytest.mark.anyio
-ROOT = Path(__file__).parents[4]
-SET = "skerry-fra-many"
-NODES = [f"fra-many-{number}" for number in range(9)]
-IMAGE = "registry.example.com/skerry:0.2.0"
-
-
-def rights() -> set[tuple[str, str]]:
-    """Verbs and resources of the role in the manifests."""
-    documents = (ROOT / "infra/kubernetes/components/pods/rights.yaml").read_text()
-    [role] = [each for each in yaml.safe_load_all(documents) if each["kind"] == "Role"]
-    return {
-        (verb, kind)
-        for rule in role["rules"]
-        for kind in rule["resources"]
-        for verb in rule["verbs"]
-    }
-
-
-class Pod(Machine):
-    """A pod as a host: it joins with what its Secret says, and does what it is ordered to."""
-
-    def __init__(self, control: Platform, cluster: Cluster, name: str) -> None:
-        manifest = cluster.objects["pods", name]
-        [container] = manifest["spec"]["containers"]
-        env = {each["name"]: each.get("value", "") for each in container["env"]}
-        [secret] = [each["secret"] for each in manifest["spec"]["volumes"] if "secret" in each]
-        data = cluster.objects["secrets", secret["secretName"]]["data"]
-        token = base64.b64decode(data["token"]).decode()
-        folder = control.folder / "volumes" / name
-        if not (folder / "machine.json").exists():
-            folder.parent.mkdir(exist_ok=True)
-            join(folder, env["SKERRY_JOIN"], token, kind="host", hostname=name, clock=control.clock)
-        self.link = ControlLink(folder, clock=control.clock)
-        self.id = self.link.machine
-        self.uid = manifest["metadata"]["uid"]
-        gpus = range(int(container["resources"]["limits"].get(GPU, "0")))
-        self.offers = Slot(
-            cpus=int(env["SKERRY_CPUS"]), memory=int(env["SKERRY_MEMORY"]), gpus=tuple(gpus)
-        )
-        self.running = {}
-        self.is_leaving = False
-
-    def work(self) -> None:
-        """Report, follow the orders, and let what drains end."""
-        self.report(is_leaving=self.is_leaving)
-        self.follow()
-        ended = {id for id, each in self.running.items() if each.state == "draining"}
-        self.running = {id: each for id, each in self.running.items() if id not in ended}
-        self.report(
-            is_leaving=self.is_leaving,
-            members=tuple(map(member, self.running.values())),
-        )
-
-
-class World:
-    """A control plane, a cluster, and its pods as hosts."""
-
-    def __init__(self, control: Platform, cluster: Cluster, api: ApiServer) -> None:
-        self.control, self.cluster, self.api = control, cluster, api
-        self.pods: dict[str, Pod] = {}
-        self.frozen: set[str] = set()
-        self.ended: list[str] = []
-        self.links = ExitStack()
-        self.launcher = self.made(term=1)
-
-    def made(self, term: int) -> PodLauncher:
-        source = PodSource.read(TEMPLATE, image="", join=self.control.url)
-        sets = PodSets(
-            self.api, source, term=term, clock=self.control.clock, own_pod="skerry-control-0",
-            token=lambda pool, period: self.control.token(pool=pool, max_uses=50),
-        )  # fmt: skip
-        return PodLauncher(
-            self.control.hosts, sets, self.control.wanted, clock=self.control.clock,
-            changed=lambda: None,
-        )  # fmt: skip
-
-    async def step(self, seconds: float = 1.0) -> dict[str, RunningProcess]:
-        """One look of the reconciler, of the launcher, and of everybody in the cluster."""
-        self.control.look()
-        assert self.control.groups is not None
-        seen = await self.launcher.list()
-        self.ended += [each.sentence for each in seen.ended if not each.asked]
-        for action in plan(self.control.groups, seen.running.values()):
-            match action:
-                case StartProcess(launch):
-                    await self.launcher.start(launch)
-                case Drain(id):
-                    await self.launcher.drain(id, patiently=True)
-                case Kill(id):
-                    await self.launcher.stop(id)
-        await self.launcher.look()
-        self.work()
-        self.control.clock.now += seconds
-        return dict(seen.running)
-
-    def work(self) -> None:
-        self.cluster.settle()
-        there = self.there()
-        for name in self.pods.keys() - there.keys():
-            del self.pods[name]
-        for name, manifest in there.items():
-            known = self.pods.get(name)
-            if known is None or known.uid != manifest["metadata"]["uid"]:
-                pod = self.pods[name] = Pod(self.control, self.cluster, name)
-                self.links.callback(pod.link.close)
-            if name not in self.frozen:
-                self.pods[name].work()
-
-    async def until_ready(self, *names: str, most: int = 40) -> None:
-        seen = dict[str, RunningProcess]()
-        for _ in range(most):
-            seen = await self.step()
-            ready = {id for id, each in seen.items() if each.state == "ready"}
-            if ready == {*names} == seen.keys():
-                return
-        raise AssertionError(f"not ready after {most} looks: {seen}")
-
-    async def steps(self, number: int, seconds: float = 1.0) -> None:
-        for _ in range(number):
-            await self.step(seconds)
-
-    async def wait(self, seconds: float) -> None:
-        """Let time pass, in looks that no host is silent for too long between."""
-        await self.steps(math.ceil(seconds / 4), 4.0)
-
-    def want(self, **values: Any) -> None:
-        changes = Changes(self.control.store, Tokens(), b"s" * 32)
-        changes.update(POOL, "fra-many", values, actor="test", if_match=None)
-
-    def set(self) -> dict[str, Any]:
-        return self.cluster.objects["statefulsets", SET]
-
-    def there(self) -> dict[str, dict[str, Any]]:
-        """Pods of the pool."""
-        return {name: pod for name, pod in self.cluster.of("pods").items() if SET in name}
-
-    def ordinals(self) -> list[int]:
-        return sorted(int(name.rpartition("-")[2]) for name in self.there())
-
-
-@pytest.fixture
-def control(tmp_path: Path) -> Iterator[Platform]:
-    with platform(tmp_path) as made:
-        new(
-            made.store, "pools", name="many", region="fra", role="decode", model=MODEL,
-            runner="toy", launcher="kubernetes", threads=2, memory="4GiB", replicas=2,
-        )  # fmt: skip
-        yield made
-
-
-@pytest.fixture
-def cluster(control: Platform) -> Cluster:
-    return Cluster(rights(), control.clock)
-
-
-@pytest.fixture
-async def api(cluster: Cluster, tmp_path: Path) -> AsyncGenerator[ApiServer]:
-    (tmp_path / "token").write_text(cluster.token)
-    async with serving_cluster(cluster, PAIRS / "first.pem", PAIRS / "first.key") as url:
-        access = ClusterAccess(
-            server=url, namespace=NAMESPACE, token_file=tmp_path / "token",
-            ca_file=PAIRS / "first.pem",
-        )  # fmt: skip
-        async with ApiServer(access) as made:
-            yield made
-
-
-@pytest.fixture
-async def world(control: Platform, cluster: Cluster, api: ApiServer) -> AsyncGenerator[World]:
-    own = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "skerry-control-0",
-           "ownerReferences": [{"uid": "control"}]},
-           "spec": {"containers": [{"name": "control", "image": IMAGE}]}}  # fmt: skip
-    cluster.objects["statefulsets", "skerry-control"] = {
-        "metadata": {"name": "skerry-control", "uid": "control"}, "spec": {"replicas": 1},
-    }  # fmt: skip
-    cluster.objects["pods", "skerry-control-0"] = own
-    made = World(control, cluster, api)
-    with made.links:
-        yield made
 
 
 async def test_a_pool_has_as_many_pods_as_nodes(world: World) -> None:
@@ -311,136 +115,6 @@ async def test_a_pod_of_a_machine_that_is_gone_is_deleted_by_force(world: World)
     await world.wait(2 * pod_sets.GONE_SECONDS)
     assert world.there()[f"{SET}-1"]["metadata"]["uid"] != uid
     await world.until_ready(*NODES[:2])
-
-
-async def test_a_later_term_fences(world: World) -> None:
-    await world.until_ready(*NODES[:2])
-    former, world.launcher = world.launcher, world.made(term=2)
-    await world.steps(2)
-    assert world.set()["metadata"]["annotations"][TERM] == "2"
-    version = world.set()["metadata"]["resourceVersion"]
-    world.want(replicas=3)
-    world.control.look()
-    with pytest.raises(Deposed, match="its term is 2, ours 1"):
-        await former.look()
-    assert world.set()["metadata"]["resourceVersion"] == version
-    await world.until_ready(*NODES[:3])
-
-
-async def test_what_another_changes_meanwhile_is_read_again(world: World) -> None:
-    await world.until_ready(*NODES[:2])
-    others = iter(range(3))
-
-    def change(method: str, kind: str) -> None:
-        if (method, kind) == ("PUT", "statefulsets") and next(others, None) is not None:
-            notes = world.set()["metadata"]["annotations"]
-            world.cluster._store("statefulsets", SET, {**world.set()})
-            notes["others.example/at"] = world.set()["metadata"]["resourceVersion"]
-
-    world.cluster.before = change
-    world.want(replicas=3)
-    await world.until_ready(*NODES[:3])
-    assert world.set()["spec"]["replicas"] == 3
-    assert "others.example/at" in world.set()["metadata"]["annotations"], "theirs stays"
-
-
-async def test_a_later_term_that_comes_between_is_not_written_over(world: World) -> None:
-    await world.until_ready(*NODES[:2])
-
-    def depose(method: str, kind: str) -> None:
-        if (method, kind) == ("PUT", "statefulsets"):
-            made = world.set()
-            made["metadata"]["annotations"] = made["metadata"]["annotations"] | {TERM: "7"}
-            world.cluster._store("statefulsets", SET, made)
-
-    world.cluster.before = depose
-    world.want(replicas=3)
-    with pytest.raises(Deposed, match="its term is 7"):
-        await world.steps(2)
-    assert world.set()["spec"]["replicas"] == 2
-
-
-@pytest.mark.parametrize(
-    ("fault", "told"),
-    [
-        ((429, {"retry-after": "7"}), "Kubernetes refuses (429): an apiserver that is busy"),
-        ((500, {}), "Kubernetes refuses (500)"),
-        ((503, {}), "Kubernetes refuses (503)"),
-    ],
-)
-async def test_faults_are_waited_out(
-    world: World, fault: tuple[int, dict[str, str]], told: str
-) -> None:
-    world.control.look()
-    world.cluster.faults = [fault]
-    with pytest.raises(ApiError, match=told.replace("(", r"\(").replace(")", r"\)")) as raised:
-        await world.step()
-    assert raised.value.retry_after == (7.0 if fault[0] == 429 else 0.0)
-    pause = world.launcher._failed(raised.value)
-    assert pause >= raised.value.retry_after
-    await world.launcher.list()
-    await world.until_ready(*NODES[:2])
-    assert world.cluster.of("statefulsets").keys() == {"skerry-control", SET}
-
-
-async def test_it_goes_on_by_itself_when_the_cluster_is_back(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pod_launcher, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(world.launcher._backoff, "failed", lambda ran: 0.0)
-    world.control.look()
-    assert world.control.groups is not None
-    world.cluster.faults = [(503, {})] * 3 + [(401, {}), (403, {})]
-    await world.launcher.start(world.control.groups["fra-many"].launch(0))
-    running = asyncio.create_task(world.launcher.run())
-    try:
-        while world.cluster.faults:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        [ended] = (await world.launcher.list()).ended
-        assert "503" in ended.sentence, "the pool says why, and its node is started again"
-        await world.launcher.start(world.control.groups["fra-many"].launch(0))
-        while ("statefulsets", SET) not in world.cluster.objects:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        assert not running.done()
-    finally:
-        running.cancel()
-        await asyncio.wait([running])
-    assert world.set()["spec"]["replicas"] == 1
-
-
-async def test_a_missing_right_is_what_the_pool_says(world: World) -> None:
-    world.cluster.rights.remove(("create", "statefulsets"))
-    with pytest.raises(ApiError) as raised:
-        await world.step()
-    world.launcher._failed(raised.value)
-    [ended] = [each for each in (await world.launcher.list()).ended if each.id == NODES[0]]
-    assert ended.sentence == (
-        'fra-many-0 is lost: Kubernetes refuses (403): cannot create resource "statefulsets"'
-    )
-
-
-async def test_a_token_is_read_for_each_call(world: World) -> None:
-    await world.until_ready(*NODES[:2])
-    world.cluster.token = "second"
-    with pytest.raises(ApiError, match="401"):
-        await world.step()
-    world.api.access.token_file.write_text("second\n")
-    await world.steps(2)
-    world.api.access.token_file.unlink()
-    with pytest.raises(ApiError, match="no token for Kubernetes"):
-        await world.step()
-
-
-async def test_lists_come_in_pages_that_expire(world: World) -> None:
-    world.want(replicas=3)
-    await world.until_ready(*NODES[:3])
-    world.cluster.page, world.cluster.expired = 1, 2
-    labels = "app.kubernetes.io/managed-by=skerry-control"
-    pods = await world.api.all_of("v1/pods", labels)
-    assert [each["metadata"]["name"] for each in pods] == [f"{SET}-{n}" for n in range(3)]
-    world.cluster.expired = 9
-    with pytest.raises(ApiError, match="expires before it is read"):
-        await world.api.all_of("v1/pods", labels)
 
 
 async def test_a_pod_that_finds_no_machine_says_why(world: World) -> None:
