@@ -12,16 +12,8 @@ import pytest
 from tests.regions.drivers.faults import Fault, FaultPlan
 from tests.regions.drivers.nats_queues import NatsQueues
 from tests.regions.drivers.nats_server import NatsCluster
-from tests.regions.drivers.queue_suite import (
-    LEASE,
-    LIMITS,
-    QueueSuite,
-    batch,
-    claim,
-    items,
-    of,
-    places,
-)
+from tests.regions.drivers.queue_suite import QueueSuite
+from tests.regions.drivers.queues import LEASE, LIMITS, batch, claim, items, of, places
 
 from skerry.errors import Unavailable
 from skerry_regions.drivers.jetstream.stream import KeyedStream

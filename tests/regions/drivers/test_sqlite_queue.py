@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.regions.drivers.queue_suite import LEASE, LIMITS, QueueSuite, batch, claim, items, of
+from tests.regions.drivers.queue_suite import QueueSuite
+from tests.regions.drivers.queues import LEASE, LIMITS, batch, claim, items, of
 
 from skerry.errors import Unavailable
 from skerry_regions.drivers.sqlite_queue import SqliteQueue

@@ -11,18 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 import xxhash
-from tests.regions.kv.test_transfer_link import (
-    BLOCK,
-    COUNT,
-    KEY,
-    MADE,
-    TOKEN,
-    Cutting,
-    block,
-    digest,
-    offer,
-    server,
-)
+from tests.regions.kv.links import BLOCK, COUNT, MADE, TOKEN, block, digest, offer, server
+from tests.regions.kv.test_transfer_link import KEY, Cutting
 
 from skerry_regions.address import Address
 from skerry_regions.kv.carriers import LentMemory, PeerMemory

@@ -3,71 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 import pytest
-from tests.regions.toy_nodes import until
+from tests.regions.kv.links import BLOCK, COUNT, MADE, TOKEN, block, digest, offer, server
 
-from skerry_core.device_pages import DevicePages
 from skerry_regions.address import Address
-from skerry_regions.kv import transfer_server
 from skerry_regions.kv.frames import (
     Committed,
-    FirstToken,
-    Offer,
-    Payload,
     TransferError,
     TransferRefused,
     on_host,
 )
 from skerry_regions.kv.outgoing import OutgoingTransfer
-from skerry_regions.kv.receiver import Arrived, TransferReceiver
+from skerry_regions.kv.receiver import Arrived
 from skerry_regions.kv.transfer_server import TransferServer
 from skerry_regions.wire.link_auth import LinkCredentials
 from skerry_regions.wire.link_key import LinkKey
 
 pytestmark = pytest.mark.anyio
 
-LAYERS, BLOCK, COUNT = 4, 1 << 16, 6
-TOKEN = b"token"
-MADE = FirstToken([42], [(-0.5, [(42, -0.5)])])
-
-
-def digest(number: int) -> bytes:
-    return number.to_bytes(16, "little")
-
-
-def block(number: int) -> bytes:
-    return random.Random(number).randbytes(BLOCK)
-
-
-def offer(token: bytes = TOKEN) -> Offer:
-    return Offer(
-        transfer=1, token=token, request_id="r", epoch=0, numeric_build="b", kv_dtype="float16",
-        block_bytes=BLOCK, num_layers=LAYERS,
-        digests=[digest(i) for i in range(COUNT)], tail_tokens=3,
-    )  # fmt: skip
-
-
-def nothing_held(_: Collection[bytes]) -> set[bytes]:
-    return set()
-
-
 KEY = LinkCredentials(LinkKey(b"k" * 32))
-
-
-def server(held: set[bytes] | None = None, pages: DevicePages | None = None) -> TransferServer:
-    receiver = TransferReceiver(
-        numeric_build="b",
-        block_elements=BLOCK // 2,
-        budget_bytes=64 * BLOCK,
-        credit_bytes=2 * BLOCK,
-    )
-    return TransferServer(receiver, lambda digests: set(digests) & (held or set()), lambda: pages)
 
 
 async def test_a_transfer_that_is_expected_is_not_expected_again() -> None:
@@ -227,79 +185,4 @@ async def test_a_refusal_ends_the_wait(tmp_path: Path) -> None:
     refused = await OutgoingTransfer(bound, other).outcome()
     assert isinstance(refused, TransferRefused)
     assert await arriving is None
-    await to.close()
-
-
-async def test_an_offer_may_come_before_the_request_it_is_for(tmp_path: Path) -> None:
-    to = server()
-    bound = await to.listen(Address(path=str(tmp_path / "kv.sock")))
-    sending = OutgoingTransfer(bound, offer())
-    for i in range(COUNT):
-        sending.seal(digest(i), block(i))
-    sending.finish(MADE)
-    await until(lambda: to.num_early == 1)
-    arrived = await to.expect(1, TOKEN, lease_seconds=60)
-    assert isinstance(arrived, Arrived)
-    assert len(arrived.blocks) == COUNT
-    assert await sending.outcome() == Committed(1)
-    assert to.num_early == 0
-    await to.close()
-
-
-@pytest.mark.parametrize("end", ["in time", "the sender gives up"])
-async def test_an_offer_that_nobody_asks_for_is_not_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
-) -> None:
-    monkeypatch.setattr(transfer_server, "EARLY_SECONDS", 0.05 if end == "in time" else 60.0)
-    to = server()
-    bound = await to.listen(Address(path=str(tmp_path / "kv.sock")))
-    sending = OutgoingTransfer(bound, offer())
-    await until(lambda: to.num_early == 1)
-    if end == "in time":
-        refusal = await sending.outcome()
-        assert isinstance(refusal, TransferRefused)
-        assert "no such transfer" in refusal.reason
-    else:
-        sending.cancel()
-    await until(lambda: to.num_early == 0)
-    await to.close()
-
-
-async def test_offers_that_nobody_asks_for_are_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transfer_server, "MAX_EARLY", 0)
-    to = server()
-    bound = await to.listen(Address(path=str(tmp_path / "kv.sock")))
-    assert isinstance(await OutgoingTransfer(bound, offer()).outcome(), TransferRefused)
-    await to.close()
-
-
-async def test_blocks_can_be_taken_before_the_others_are_here(tmp_path: Path) -> None:
-    to = server()
-    bound = await to.listen(Address(path=str(tmp_path / "kv.sock")))
-    seen: list[bytes] = []
-
-    def take(
-        offer: Offer, name: bytes, data: Payload, checksum: int | None, taken: Callable[[], None]
-    ) -> None:
-        assert bytes(on_host(data)) == block(len(seen))
-        assert checksum == (2**64 - 1 if name == digest(1) else None)
-        seen.append(name)
-        if name != digest(3):  # too late for this one
-            taken()
-
-    arriving = to.expect(1, TOKEN, lease_seconds=60, take=take)
-    sending = OutgoingTransfer(bound, offer())
-    for i in range(COUNT - 1):
-        sending.seal(digest(i), block(i), 2**64 - 1 if i == 1 else None)
-    await until(lambda: len(seen) == COUNT - 1)
-    assert to.staged_bytes == BLOCK
-    sending.seal(digest(COUNT - 1), block(COUNT - 1))
-    sending.finish(MADE)
-    arrived = await arriving
-    assert isinstance(arrived, Arrived)
-    assert [name for name, _ in arrived.blocks] == [digest(3)]
-    assert (arrived.num_blocks, arrived.num_bytes) == (COUNT, COUNT * BLOCK)
-    assert seen == [digest(i) for i in range(COUNT)]
     await to.close()

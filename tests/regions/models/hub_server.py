@@ -1,6 +1,6 @@
 """A hub on loopback: it speaks huggingface.co's HTTP, with a second port as its content network.
 
-`tests/regions/models/test_hub_server.py` holds it to what `huggingface_hub` expects. Faults are
+`tests/regions/models/hub/test_hub.py` holds it to what `huggingface_hub` expects. Faults are
 scripted: each is used up once, unless a test says otherwise.
 """
 

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.regions.region.test_routed import DIGESTS, EqualSpeeds, FixedRegistry, member, until
+from tests.regions.region.routed import DIGESTS, EqualSpeeds, FixedRegistry, member
 from tests.regions.toy_nodes import (
     MODEL,
     PATIENCE,
@@ -21,6 +21,7 @@ from tests.regions.toy_nodes import (
     hello,
     read,
     submit,
+    until,
 )
 
 from skerry.errors import Unavailable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.regions.region.test_routed import Platform, platform
+from tests.regions.region.routed import Platform, platform
 from tests.regions.toy_nodes import CALM, PROMPT, read, submit, until
 
 from skerry_regions.wire.pins import Pinned

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.regions.region.test_routed import FixedRegistry, member, until
+from tests.regions.region.routed import FixedRegistry, member
 from tests.regions.toy_nodes import (
     MODEL,
     PATIENCE,
@@ -19,6 +19,7 @@ from tests.regions.toy_nodes import (
     hello,
     read,
     submit,
+    until,
 )
 
 from skerry.errors import ModelNotFound, ResidencyUnmet, Unavailable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from tests.regions.routing.test_router import demand, make, node, view
+from tests.regions.routing.placements import demand, make, node, view
 
 from skerry_regions.routing.placement import RouterConfig
 from skerry_regions.routing.sessions import home_of

@@ -11,7 +11,7 @@ from typing import cast
 import msgspec
 import pytest
 from tests.edge.support import ACCOUNT, ByteText, specs
-from tests.regions.region.test_routed import Platform, platform
+from tests.regions.region.routed import Platform, platform
 from tests.regions.toy_nodes import CALM, MODEL, until
 from tests.regions.twin.worlds import in_plain_python
 
