@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict, replace
 from tests.regions.drivers.nats_server import NatsCluster
-from tests.regions.drivers.queue_suite import batch
+from tests.regions.drivers.queues import batch
 
 from skerry_cli.home.parts import open_batches, open_responses
 from skerry_cli.home.state import JOURNAL_NAME, Home

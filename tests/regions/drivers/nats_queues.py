@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from nats.aio.client import Client
 from tests.regions.drivers.faults import FaultPlan
 from tests.regions.drivers.nats_server import NatsCluster
-from tests.regions.drivers.queue_suite import LIMITS
+from tests.regions.drivers.queues import LIMITS
 
 from skerry_regions.drivers.jetstream.connection import JetStream
 from skerry_regions.drivers.jetstream.queue.nats_queue import NatsQueue

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from tests.core.encoder.test_classifier import write_classifier
 from tests.core.random_encoders import KERNELS
-from tests.edge.api.test_embeddings import CAT, CLS, SEP, THE, write_tokenizer
+from tests.edge.api.embeddings.small_encoder import CAT, CLS, SEP, THE, write_tokenizer
 from tests.edge.support import ACCOUNT
 
 from skerry_core.encoder.encoder import Encoder

@@ -5,37 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
-import msgspec
 import pytest
-from tests.edge.support import ACCOUNT, CONTEXT, MODEL, UNSERVED, Deployment, answer, done
+from tests.edge.api.anthropic.create import HI, PATH, TOOL, create, named_events, prompt
+from tests.edge.support import CONTEXT, MODEL, UNSERVED, Deployment, answer, done
 
 from skerry.errors import Overloaded, Unavailable
-
-PATH = f"/client/v4/accounts/{ACCOUNT}/ai/v1/messages"
-HI: dict[str, Any] = {
-    "model": MODEL,
-    "max_tokens": 50,
-    "messages": [{"role": "user", "content": "hi"}],
-}
-
-
-def create(edge: Deployment, **body: Any) -> httpx.Response:
-    return edge.client.post(PATH, json={**HI, **body})
-
-
-def prompt(edge: Deployment) -> str:
-    return bytes(edge.region.submits[-1].prompt_ids).decode()
-
-
-def named_events(body: str) -> list[tuple[str, Any]]:
-    """(event, data) of each event; both must agree on the type."""
-    out = []
-    for block in body.strip().split("\n\n"):
-        event, data = block.split("\n")
-        told = msgspec.json.decode(data.removeprefix("data: "))
-        assert told["type"] == event.removeprefix("event: ")
-        out.append((told["type"], told))
-    return out
 
 
 def test_a_plain_answer(edge: Deployment) -> None:
@@ -121,49 +95,6 @@ def test_a_failure_in_mid_stream_is_an_error_event(edge: Deployment) -> None:
     assert data["error"] == {"type": "overloaded_error", "message": "Gone."}
 
 
-def test_blocks_and_tools_of_a_history(edge: Deployment) -> None:
-    def record(turns: Any, **tools: Any) -> Any:
-        seen.append(turns)
-        return original(turns, **tools)
-
-    seen: list[Any] = []
-    text: Any = edge.edge.texts[MODEL]
-    original = text.render
-    text.render = record
-    try:
-        create(
-            edge,
-            system=[{"type": "text", "text": "S", "cache_control": {"type": "ephemeral"}}],
-            messages=[
-                {"role": "user", "content": [{"type": "text", "text": "a"}]},
-                {
-                    "role": "assistant",
-                    "content": [
-                        {"type": "thinking", "thinking": "hm", "signature": "s"},
-                        {"type": "text", "text": "b"},
-                        {"type": "tool_use", "id": "t1", "name": "f", "input": {"x": 1}},
-                    ],
-                },
-                {
-                    "role": "user",
-                    "content": [
-                        {"type": "tool_result", "tool_use_id": "t1", "content": "42"},
-                        {"type": "text", "text": "c"},
-                    ],
-                },
-            ],
-        )
-    finally:
-        del text.render
-    turns = seen[0]  # the beginning that is kept is laid out after it
-    assert [turn.role for turn in turns] == ["system", "user", "assistant", "tool", "user"]
-    assert [turn.content for turn in turns[1:]] == ["a", "b", "42", "c"]
-    assert turns[2].tool_calls == [
-        {"id": "t1", "type": "function", "function": {"name": "f", "arguments": '{"x":1}'}}
-    ]
-    assert turns[3].tool_call_id == "t1"
-
-
 def test_who_keeps_conversations_at_the_server_is_asked_to_send_them(edge: Deployment) -> None:
     """As Anthropic's tool runner understands it."""
     refused = create(edge, thread={"type": "create"})
@@ -189,23 +120,6 @@ def test_what_claude_code_sends_beside_its_turns(edge: Deployment) -> None:
     assert (refused.status_code, "context_management" in refused.text) == (400, True)
 
 
-def test_the_model_is_shown_that_a_tool_failed(edge: Deployment) -> None:
-    use = {"type": "tool_use", "id": "t1", "name": "f", "input": {}}
-    for content, shown in (
-        ("no", "Error: no"),
-        ([{"type": "text", "text": "no"}], "Error: \nno"),
-        (None, "Error: "),
-    ):
-        result = {"type": "tool_result", "tool_use_id": "t1", "content": content, "is_error": True}
-        turns = [
-            {"role": "user", "content": "hi"},
-            {"role": "assistant", "content": [use]},
-            {"role": "user", "content": [result]},
-        ]
-        assert create(edge, messages=turns).status_code == 200
-        assert f"<tool>{shown}\n" in prompt(edge)
-
-
 def test_an_answer_that_was_begun_goes_on(edge: Deployment) -> None:
     turns = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Well, "}]
     create(edge, messages=turns)
@@ -214,46 +128,6 @@ def test_an_answer_that_was_begun_goes_on(edge: Deployment) -> None:
     reply = create(edge, messages=[turns[0], {"role": "assistant", "content": blocks}])
     assert reply.status_code == 400
     assert "context window" in reply.json()["error"]["message"]
-
-
-TOOL = {
-    "name": "add",
-    "description": "Add.",
-    "input_schema": {"type": "object", "properties": {"a": {"type": "integer"}}},
-}
-CALLS = 'Well.\n<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>' * 2
-
-
-@pytest.mark.parametrize("kind", ["auto", "any", "tool", "none"])
-def test_tools(edge: Deployment, kind: str) -> None:
-    edge.region.script = lambda submit: answer(CALLS[6:])
-    choice = {"type": kind, **({"name": "add"} if kind == "tool" else {})}
-    body = create(edge, tools=[TOOL], tool_choice=choice).json()
-    if kind == "none":
-        assert body["stop_reason"] == "end_turn"
-        return
-    assert body["stop_reason"] == "tool_use"
-    first = body["content"][0]
-    assert (first["type"], first["name"], first["input"]) == ("tool_use", "add", {"a": 1})
-    assert first["id"]
-    assert edge.region.submits[0].grammar is not None
-
-
-def test_a_stream_with_calls(edge: Deployment) -> None:
-    edge.region.script = lambda submit: answer(CALLS[: len(CALLS) // 2])
-    plain = create(edge, tools=[TOOL]).json()
-    told = named_events(create(edge, tools=[TOOL], stream=True).text)
-    starts = [data for name, data in told if name == "content_block_start"]
-    assert [each["content_block"]["type"] for each in starts] == ["text", "tool_use"]
-    assert starts[1]["content_block"]["input"] == {}
-    assert [data["index"] for name, data in told if name == "content_block_stop"] == [0, 1]
-    deltas = [data for name, data in told if name == "content_block_delta"]
-    written = "".join(d["delta"]["partial_json"] for d in deltas if d["index"] == 1)
-    assert msgspec.json.decode(written) == plain["content"][1]["input"] == {"a": 1}
-    said = "".join(d["delta"]["text"] for d in deltas if d["index"] == 0)
-    assert said == plain["content"][0]["text"]
-    assert said.strip() == "Well."
-    assert told[-2][1]["delta"]["stop_reason"] == plain["stop_reason"] == "tool_use"
 
 
 def test_tokens_are_counted(edge: Deployment) -> None:

@@ -1,0 +1,22 @@
+"""An edge that keeps answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.edge.support import Deployment, answer, deployed
+
+from skerry_edge.ledger.stores import Stores
+from skerry_edge.limits import Limits
+
+
+@pytest.fixture
+def edge(tmp_path: Path) -> Iterator[Deployment]:
+    """An edge that remembers, whose engine says something else each time."""
+    stores = Stores.in_folder(tmp_path / "stores", edge="edge-1")
+    with deployed(tmp_path, Limits(drain_seconds=1), stores=stores) as deployment:
+        region = deployment.region
+        region.script = lambda submit: answer(f"answer {len(region.streams)}")
+        yield deployment
