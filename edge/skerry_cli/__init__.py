@@ -65,7 +65,8 @@ COMMANDS = (
     *("observe.usage", "call.talk"),
     *("platform.models.command", "platform.tokens", "call.batch", "platform.state"),
     "roles.control_plane",
-    *("roles.node", "roles.edge", "roles.host", "roles.dns", "roles.geo", "observe.simulate"),
+    *("roles.node", "roles.edge", "roles.host", "roles.stage", "roles.dns", "roles.geo"),
+    "observe.simulate",
 )
 """Modules of commands, in the order of `--help`."""
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 else:
     Commands = argparse.Action  # generic for type checkers only
 
-from skerry.runners import FloatsForm, KVForm
+from skerry.runners import STAGE_ADDRESS, FloatsForm, KVForm
 from skerry_regions.known_hosts import hosts_of
 from skerry_regions.spec_types import DEFAULT_CONSOLE
 from skerry_regions.zones import GLOBAL, is_zone
@@ -104,6 +104,13 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         "--pipeline", type=count, metavar="N", help="ranks, one behind the other, with some layers"
     )
     parser.add_argument(
+        "--stages",
+        type=stages,
+        metavar="HOST:PORT,…",
+        help="machines that run `skerry stage`, one for each rank of --pipeline after the first "
+        "(default: they are processes of this machine)",
+    )
+    parser.add_argument(
         "--pin-share",
         type=share,
         metavar="SHARE",
@@ -140,6 +147,18 @@ def is_half_tls(args: argparse.Namespace) -> bool:
 def tls_of(args: argparse.Namespace) -> tuple[Path, Path] | None:
     """Return the certificate and the key, where they are given."""
     return (args.tls_cert, args.tls_key) if args.tls_cert is not None else None
+
+
+def stage(text: str) -> str:
+    """Return HOST:PORT at which stages are served."""
+    if re.fullmatch(STAGE_ADDRESS, text) is None or int(text.rpartition(":")[2]) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, such as 10.0.0.7:8795")
+    return text
+
+
+def stages(text: str) -> tuple[str, ...]:
+    """Return HOST:PORT of machines that commas separate."""
+    return tuple(map(stage, text.split(",")))
 
 
 def zone(text: str) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from skerry.runners import MAX_RANKS, RUNNERS, FloatsForm, KVForm, RunnerName
+from skerry.runners import MAX_RANKS, RUNNERS, STAGE_ADDRESS, FloatsForm, KVForm, RunnerName
 
 _LABEL = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 _SIZE = r"^(none|[0-9]{1,6}(\.[0-9]{1,3})?[KMGT]iB)$"
@@ -19,6 +20,7 @@ PinShare = Annotated[float, Meta(ge=0.0, le=1.0)]
 Streams = Annotated[int, Meta(ge=1, le=1024)]
 StepTokens = Annotated[int, Meta(ge=64, le=65_536)]
 DraftTokens = Annotated[int, Meta(ge=0, le=64)]
+StageAddress = Annotated[str, Meta(pattern=STAGE_ADDRESS)]
 NumRanks = Annotated[int, Meta(ge=1, le=MAX_RANKS)]
 IataCode = Annotated[str, Meta(pattern=_IATA)]
 Latitude = Annotated[float, Meta(ge=-90, le=90)]
@@ -50,6 +52,8 @@ class ParallelSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     tensor: NumRanks = 1  # that share each layer
     pipeline: NumRanks = 1  # stages of layers
+    stages: Annotated[tuple[StageAddress, ...], Meta(max_length=MAX_RANKS)] = ()
+    """Where other machines serve the ranks after the first; none: they are of the node's."""
 
 
 class EngineSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -76,7 +80,24 @@ class EngineSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if said.tensor * said.pipeline > MAX_RANKS:
             ranks = f"{said.tensor} x {said.pipeline} ranks"
             return "parallel.pipeline", f"{ranks} are more than {MAX_RANKS}"
+        if found := stages_mistake(said.stages, said.pipeline, runner):
+            return "parallel.stages", found
         return None
+
+
+def stages_mistake(stages: Sequence[str], pipeline: int, runner: RunnerName) -> str:
+    """Return what is wrong with where the ranks of a pipeline are served; empty: nothing."""
+    if not stages:
+        return ""
+    if not RUNNERS[runner].crosses_machines:
+        return f"ranks of the {runner} runner are of one machine"
+    if len(stages) != pipeline - 1:
+        return (
+            f"{len(stages)} of pipeline {pipeline}: each rank after the first needs one, "
+            "HOST:PORT of a machine that runs `skerry stage`"
+        )
+    wrong = [each for each in stages if not 0 < int(each.rpartition(":")[2]) < 1 << 16]
+    return f"{wrong[0]!r} has no port from 1 to 65535" if wrong else ""
 
 
 def size_bytes(written: Size) -> int:
@@ -100,6 +121,7 @@ _READABLE = {
     for pattern, words in {
         _LABEL: "a name of a-z, 0-9 and -, at most 63 of them, - neither first nor last",
         _SIZE: "a size such as 512MiB or 4GiB, or none",
+        STAGE_ADDRESS: "HOST:PORT, where a machine serves stages",
         _IATA: "an airport's three capital letters, such as FRA",
     }.items()
 }

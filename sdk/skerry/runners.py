@@ -20,6 +20,8 @@ KVForm = Literal["int8", "fp8"]
 ParallelAxis = Literal["tensor", "pipeline"]
 """How a model is divided over ranks: within each layer, or into stages of layers."""
 MAX_RANKS = 64  # along each axis, and of one model
+STAGE_ADDRESS = r"^(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253}):[0-9]{1,5}$"
+"""HOST:PORT at which a machine serves stages of a pipeline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,8 @@ class RunnerKind:
     opens_divided: str = ""
     """As `opens`, of a model over several ranks; its `serve_rank` runs a rank that is not first,
     and its `survey`, if it has one, says what the model needs and what there is for it."""
+    crosses_machines: bool = False
+    """Whether its ranks may run on other machines."""
     listens_by_name: bool = False
     """Whether its ranks listen at the address of the machine's name."""
 
@@ -59,6 +63,7 @@ RUNNERS: dict[RunnerName, RunnerKind] = {
         floats=("keep", "q8_0", "q4_1", "q4_0"),
         axes=("pipeline",),
         opens_divided="skerry_core.runners.pipeline.pipeline_runner:PipelineRunner",
+        crosses_machines=True,
     ),
     "torch": _TORCH,
     "torch-deterministic": replace(_TORCH, options={"deterministic": True}),

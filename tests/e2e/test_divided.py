@@ -11,23 +11,19 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from tests.core.random_models import random_weights, write_safetensors
-from tests.core.runners.runner_suite import CACHE, MODELS
 from tests.e2e.command import MODEL, ROOT, SECONDS, Skerry, is_alive, new_home, until
+from tests.e2e.small_model import NAME, home_with, write_small_model
 from tests.e2e.up.test_topology import ask_node
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from skerry_regions.models.model_files import ModelFiles
 
 pytestmark = pytest.mark.slow
 
-NAME = "@cf/me/small"
 STREAMS = 3
 ASKED: dict[str, Any] = {
     "prompt": "The sea is " * 9,
@@ -66,22 +62,7 @@ LONG = "Such as the tide " * 112 + "and the wind"  # a token each byte, of 2,048
 @pytest.fixture
 def skerry(tmp_path: Path) -> Iterator[Skerry]:
     """A home with a small random model."""
-    skerry, folder = Skerry(tmp_path / "home"), tmp_path / "small"
-    skerry.home.mkdir(mode=0o700)
-    CACHE.mkdir(parents=True, exist_ok=True)
-    (skerry.home / "cache").symlink_to(CACHE)  # with kernels that were compiled before
-    folder.mkdir()
-    config = replace(MODELS["mistral"], vocab_size=257, max_context=2048)
-    write_safetensors(folder, config, random_weights(config))
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({byte: id_ for id_, byte in enumerate(alphabet)}, []))
-    tokenizer.add_special_tokens(["<eos>"])
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<eos>"}))
-    done = skerry("models", "add", str(folder), "--as", NAME)
-    assert done.returncode == 0, done.stderr
+    skerry = home_with(write_small_model(tmp_path / "small"), tmp_path / "home")
     yield skerry
     assert skerry("down", "--timeout", "5").returncode == 0
 

@@ -27,7 +27,7 @@ from skerry_core.runners.compilation import DECODER_KERNELS, kernel_version, lin
 from skerry_core.runners.kernel_cache import load_kernels
 from skerry_core.runners.model_arrays import model_arrays
 from skerry_core.runners.packing.packed import load_packed
-from skerry_core.runners.packing.packed_file import PackedModel
+from skerry_core.runners.packing.packed_file import PackedFile, PackedModel
 from skerry_core.runners.page_ahead import PageAhead
 from skerry_core.runners.team_size import TeamSize
 
@@ -99,6 +99,7 @@ class NumbaRunner:
         target: str | None = None,
         floats: str | None = None,
         stage: ModelStage | None = None,
+        file: PackedFile | None = None,
         progress: Progress = lambda message, share: None,
     ) -> NumbaRunner:
         """Load a model, or a stage of it alone, from a weight file; packed weights and compiled
@@ -106,7 +107,8 @@ class NumbaRunner:
 
         `floats` says in what matrices of floats are kept ("keep", "q8_0", "q4_1", "q4_0"); by
         default those of safetensors as Q8_0. `target` names a kind of CPU (`targets.TARGETS`), the
-        best for this one when None. Raises WeightsError for a bad file,
+        best for this one when None. `file` is what was packed of the weights for this CPU, where it
+        has been found. Raises WeightsError for a bad file,
         ConfigError for what cannot run here, and CompilationError.
         """
         chosen = choose_target(target)
@@ -123,6 +125,7 @@ class NumbaRunner:
                 group_rows=chosen.rows,
                 floats=floats,
                 stage=stage,
+                file=file,
                 cache_dir=cache_dir,
                 progress=packing,
             )

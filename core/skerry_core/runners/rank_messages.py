@@ -38,8 +38,9 @@ class MessageKind(IntEnum):
     LOGITS = 7
     EXPORT = 8
     ADMIT = 9
-    SPEED = 10  # seconds that a byte of weights takes, of ranks of a pipeline from the sender's on
+    PACE = 10  # of ranks of a pipeline, from the sender's on, and the build that they have
     PLAN = 11  # layers at which the stages of a pipeline begin, of all but the first
+    ECHO = 12  # answered with what came
 
 
 class _Head(Struct, frozen=True, array_like=True):

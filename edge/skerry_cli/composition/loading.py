@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from skerry_cli.composition.opening import decoder_config, encoder_network
 from skerry_cli.home.errors import CannotStart
+from skerry_cli.home.keys import link_credentials
 from skerry_cli.home.machine import free_memory
 from skerry_cli.home.memory import BLOCK_TOKENS, MemoryNeed, MemoryTooSmall, plan_blocks
 from skerry_cli.home.parts import InstalledModel
@@ -23,6 +25,7 @@ from skerry_regions.models.catalog import ModelSpec
 from skerry_regions.models.model_files import ModelFiles
 from skerry_regions.models.problems import LeftOut, UnsupportedModel, left_out_by
 from skerry_regions.node.engines import FileTierOptions, open_encoder, open_engine
+from skerry_regions.wire.link_auth import NO_CREDENTIALS
 
 if TYPE_CHECKING:
     from skerry_cli.composition.compose import UpOptions
@@ -63,6 +66,9 @@ def load_models(
     blocks = _plan(decoders, configs, options)
     said = options.memory or options.kv_tokens
     may_fill = not said and len(decoders) == 1  # a device's memory, if it has some of its own
+    credentials = NO_CREDENTIALS
+    if options.engine.stages:
+        credentials = link_credentials(home, os.environ)
     for model, num_blocks in zip(decoders, blocks, strict=True):
         chosen = replace(
             options.engine, num_blocks=None if may_fill else num_blocks, host_blocks=num_blocks
@@ -77,6 +83,7 @@ def load_models(
                 cache_dir=home.cache,
                 file_tier=tiers.get(model.spec.id),
                 floats=options.floats,
+                credentials=credentials,
                 progress=reporter.progress,
             )
         except (ConfigError, WeightsError) as error:

@@ -1,4 +1,4 @@
-"""The processes behind `skerry node` and `skerry host`."""
+"""The processes behind `skerry node`, `skerry host` and `skerry stage`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from skerry_cli.home.machine import keep_freed_memory
 from skerry_cli.home.shared_state import open_registry
 from skerry_cli.home.state import Home
 from skerry_cli.output import note
+from skerry_regions.address import Address
 from skerry_regions.control.machines.link import ControlLink
 from skerry_regions.control.machines.messages import HostOrders, HostReport
 from skerry_regions.control.reconcile.host_agent import HostAgent
@@ -27,10 +28,12 @@ from skerry_regions.control.reconcile.models import ModelBook
 from skerry_regions.control.reconcile.processes import ProcessLauncher
 from skerry_regions.models.catalog import CatalogError
 from skerry_regions.node.process import NodeOptions, NodeProcess
+from skerry_regions.node.ranks.stage_server import StageServer
 from skerry_regions.process.launch_folder import LaunchFolder, Slot
 from skerry_regions.process.local_launcher import Deposed
 from skerry_regions.process.startup import from_threads, stop_on_signals
 from skerry_regions.registry import Registry, RegistryUnavailable
+from skerry_regions.wire.link_auth import LinkCredentials
 
 
 def serve_node(
@@ -139,3 +142,37 @@ def _call(link: ControlLink, report: HostReport) -> HostOrders:
 def _written(offers: Slot) -> str:
     memory = f"{offers.memory / (1 << 30):.1f} GiB"
     return f"it offers {offers.cpus} CPUs, {memory} and {len(offers.gpus)} GPUs"
+
+
+# --- a machine that serves stages -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageOptions:
+    """Where stages are served, how many at once, and by which command but for the connection."""
+
+    address: Address
+    most: int
+    command: tuple[str, ...]
+
+
+def serve_stages(options: StageOptions, credentials: LinkCredentials) -> None:
+    """Serve until this is to stop. Raises `CannotStart` or AddressError."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve_stages(options, credentials))
+
+
+async def _serve_stages(options: StageOptions, credentials: LinkCredentials) -> None:
+    stop = stop_on_signals()
+    server = StageServer(
+        lambda connection: [*options.command, "--connection-fd", str(connection)],
+        most=options.most,
+    )
+    async with credentials.following():
+        try:
+            at = await server.listen(options.address, credentials)
+        except OSError as error:
+            raise CannotStart(f"cannot listen: {error}") from None
+        note(f"Stages are served at {at}, {options.most} at once.".replace("tcp:", ""))
+        await stop.wait()
+        await server.close()

@@ -49,8 +49,8 @@ DEFAULTS = {
 }  # fmt: skip
 SINGLE_PROCESS_ONLY = (
     *DEFAULTS, "model", "threads", "memory", "kv_tokens", "file_tier", "pin_share", "streams",
-    "step_tokens", "draft_tokens", "weights", "kv", "tensor", "pipeline", "tls_cert", "tls_key",
-    "console",
+    "step_tokens", "draft_tokens", "weights", "kv", "tensor", "pipeline", "stages", "tls_cert",
+    "tls_key", "console",
 )  # fmt: skip
 STEADY_SECONDS = 60.0  # a restart that loses an engine sooner does not help
 LOG_TAIL = 15  # lines shown when a start in the background fails
@@ -203,6 +203,7 @@ def _serve_alone(
             pin_share=args.pin_share,
             kv=args.kv,
             parallel=Parallel.of(args.tensor, args.pipeline),
+            stages=args.stages or (),
         ),
     )
     begun = time.monotonic()

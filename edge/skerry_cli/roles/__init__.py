@@ -1,4 +1,4 @@
-"""Commands that start one role: node, edge, control, dns; and what belongs to each.
+"""Commands that start one role: node, edge, host, stage, control, dns; and what belongs to each.
 
 May import composition, home.
 """

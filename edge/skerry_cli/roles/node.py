@@ -254,6 +254,7 @@ def _options(
             pin_share=said("pin_share"),
             kv=said("kv"),
             parallel=Parallel.of(said("tensor"), said("pipeline")),
+            stages=said("stages") or (),
         ),
         floats=said("weights"),
         file_tier_bytes=(

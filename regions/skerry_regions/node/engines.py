@@ -15,7 +15,7 @@ from skerry_core.engine.engine import Engine
 from skerry_core.engine.second_tier import open_file
 from skerry_core.kv.file_tier import FileTier
 from skerry_core.kv.mapped_file import FileTierError
-from skerry_core.ranks import Parallel, RankLost
+from skerry_core.ranks import Parallel, RankLost, Ranks
 from skerry_core.runner import (
     HOST_BLOCKS,
     ModelRunner,
@@ -29,7 +29,10 @@ from skerry_core.weights.tensors import WeightsError
 from skerry_regions.models.catalog import ModelSpec
 from skerry_regions.models.model_files import ModelFiles
 from skerry_regions.node.ranks.children import LocalRanks
-from skerry_regions.node.ranks.order import runner_class
+from skerry_regions.node.ranks.order import StoredModel, runner_class
+from skerry_regions.node.ranks.stages import StageRanks
+from skerry_regions.spec_types import stages_mistake
+from skerry_regions.wire.link_auth import NO_CREDENTIALS, LinkCredentials
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +58,7 @@ class EngineOptions:
     pin_share: float | None = None  # of the blocks, that a tenant may pin; None: the engine's
     kv: KVForm | None = None  # what KV is kept in; None: as activations
     parallel: Parallel | None = None  # ranks; None: as the devices have room for
+    stages: tuple[str, ...] = ()  # HOST:PORT of machines that serve the ranks after the first
 
     def config(self, runner: ModelRunner) -> EngineConfig:
         """Return the limits of an engine on a runner. Raises ConfigError."""
@@ -79,11 +83,13 @@ def open_engine(
     cache_dir: Path,
     file_tier: FileTierOptions | None = None,
     floats: FloatsForm | None = None,
+    credentials: LinkCredentials = NO_CREDENTIALS,
     progress: Progress,
 ) -> Engine:
     """Return a model on a runner, its kernels compiled. Raises ConfigError or WeightsError.
 
     `floats` is in what a weight file's floats are kept; None: as the runner does by itself.
+    `credentials` are for links to ranks on other machines.
 
     A file tier that cannot be used is a warning: it is a cache.
     """
@@ -105,7 +111,8 @@ def open_engine(
         floats=floats,
         kv=options.kv,
     )
-    opened = _open_runner(runner, _divided(runner, setup, options.parallel))
+    model = StoredModel(id=files.id, weights_digest=files.weights_digest, stages=options.stages)
+    opened = _open_runner(runner, _divided(runner, setup, options.parallel, model, credentials))
     config = options.config(opened)
     opened.warm_up(progress)
     file = None
@@ -141,10 +148,19 @@ def _check_forms(runner: RunnerName, of: str, form: str | None, known: Sequence[
         raise ConfigError(f"--{of} {form} is not of the {runner} runner, which {has}")
 
 
-def _divided(runner: RunnerName, setup: RunnerSetup, said: Parallel | None) -> RunnerSetup:
+def _divided(
+    runner: RunnerName,
+    setup: RunnerSetup,
+    said: Parallel | None,
+    model: StoredModel,
+    credentials: LinkCredentials,
+) -> RunnerSetup:
     """Return the setup over as many ranks as an operator said, or else as have room for the model.
     Raises ConfigError and WeightsError."""
     kind, why = RUNNERS[runner], "as was said"
+    pipeline = 1 if said is None else said.pipeline
+    if mistake := stages_mistake(model.stages, pipeline, runner):
+        raise ConfigError(f"--stages: {mistake}")
     if said is None:
         found = _surveyed(runner, setup)
         if found is None:
@@ -161,13 +177,14 @@ def _divided(runner: RunnerName, setup: RunnerSetup, said: Parallel | None) -> R
     if said.num_ranks == 1:
         return setup
     form = f"tensor {said.tensor}, pipeline {said.pipeline}: {why}"
+    ranks: Ranks = LocalRanks(runner, form)
+    threads = max(1, setup.threads // said.num_ranks)
+    if model.stages:
+        form += f", with stages at {', '.join(model.stages)}"
+        ranks = StageRanks(runner, form, model=model, credentials=credentials)
+        threads = setup.threads  # others have those of their machines
     logger.info("the model is divided: %s", form)
-    return replace(
-        setup,
-        threads=max(1, setup.threads // said.num_ranks),
-        parallel=said,
-        ranks=LocalRanks(runner, form),
-    )
+    return replace(setup, threads=threads, parallel=said, ranks=ranks)
 
 
 def _surveyed(runner: RunnerName, setup: RunnerSetup) -> tuple[DivisionNeed, RankDevices] | None:

@@ -245,6 +245,7 @@ def load(
             cache_dir=cache_dir,
             file_tier=_file_tier(options),
             floats=options.floats,
+            credentials=options.credentials,
             progress=progress,
         )
     except SkerryError as error:

@@ -25,10 +25,12 @@ RUNS_URI = "skerry:runs:"
 CALLERS: dict[Purpose, frozenset[str]] = {
     "streams": frozenset({"edge"}),
     "kv": frozenset({"node"}),
+    "ranks": frozenset({"node"}),
 }
 ANSWERERS: dict[Purpose, frozenset[str]] = {
     "streams": frozenset({"edge", "node"}),  # an edge takes them for the nodes of its region
     "kv": frozenset({"node"}),
+    "ranks": frozenset({"node"}),
 }
 LOOK_SECONDS = 0.25  # between looks at the files
 MAX_REVOKED_BYTES = 16 << 20  # of the file of names

@@ -19,7 +19,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Literal
 
-Purpose = Literal["streams", "kv"]
+Purpose = Literal["streams", "kv", "ranks"]
 
 MAGIC = b"skerry1\n"
 NONCE_BYTES = 32

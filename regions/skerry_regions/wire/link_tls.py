@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, cast
 
-from skerry_regions.wire.link_certificates import LinkCertificates, protocol_of
+from skerry_regions.wire.link_certificates import LinkCertificates, OpenLink, protocol_of
 from skerry_regions.wire.link_key import LinkRefused, Purpose
 
 INLINE_BYTES = 32 << 10  # encrypted or decrypted on the event loop: some 30 microseconds
@@ -76,6 +76,12 @@ class TlsEnd:
             raise LinkRefused(tls_reason(error), self._outgoing.read()) from None
         self.is_proven = True
         return self._outgoing.read(), b""
+
+    def session(self, link: OpenLink) -> tuple[ssl.SSLObject, ssl.MemoryBIO, ssl.MemoryBIO]:
+        """Return what encrypts for a connection that a thread waits for, what came and what is to
+        be sent. `link` ends when its machine is shut out."""
+        self._certificates.opened(self.machine, link)
+        return self._tls, self._incoming, self._outgoing
 
     def carry(self, inner: asyncio.Protocol) -> TlsLink:
         """Return what goes on with the connection for a protocol."""

@@ -28,7 +28,8 @@ pools:
       threads: 3, kv_blocks: 64, streams: 8, step_tokens: 128, draft_tokens: 0,
       file_tier: 1GiB, pin_share: 0.5, weights: q8_0, kv: fp8,
       parallel: {{tensor: 2, pipeline: 3}}}}
-  - {{name: decode, region: iad, role: decode, model: "{MODEL}"}}
+  - {{name: decode, region: iad, role: decode, model: "{MODEL}",
+      parallel: {{pipeline: 2, stages: ["10.0.0.7:8795"]}}}}
 edges:
   - {{name: edge, region: fra, host: 127.0.0.2, port: 8799, addresses: [192.0.2.1],
       placement: nearest, url: "https://ai.test", tls: {{cert: /c.pem, key: /k.pem}},

@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import queue
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from tests.core.runners.runner_suite import (
     CACHE,
@@ -32,22 +29,10 @@ from skerry_core.runner import RunnerSetup, WantedSizes
 from skerry_core.runners.division import DivisionNeed, RankDevices
 from skerry_core.runners.pipeline.pipeline_runner import PipelineRunner
 from skerry_core.worker_thread import WorkerStopped
-from skerry_regions.node.ranks.channel import AHEAD, MAX_PARTS, SocketChannel
 from skerry_regions.node.ranks.children import LocalRanks
-from skerry_regions.node.ranks.order import RankOrder, decode, encode
+from skerry_regions.node.ranks.order import OwnFiles, RankOrder, decode, encode
 from skerry_regions.spec_types import EngineSpec, ParallelSpec
 from skerry_regions.topology.loading import TopologyError, parse_topology
-
-Pair = tuple[SocketChannel, SocketChannel]
-
-
-@pytest.fixture
-def pair() -> Iterator[Pair]:
-    one, other = socket.socketpair()
-    channels = SocketChannel(one, "rank 1"), SocketChannel(other, "rank 0")
-    yield channels
-    for channel in channels:
-        channel.close()
 
 
 def setup(**changes: object) -> RunnerSetup:
@@ -59,160 +44,12 @@ def setup(**changes: object) -> RunnerSetup:
     return RunnerSetup(**(fields | changes))  # type: ignore[arg-type]
 
 
-def test_messages_arrive_whole_and_in_order(pair: Pair) -> None:
-    rows = np.arange(3 << 20, dtype=np.float32)  # more than a socket holds
-    sent = [(b"", b"a"), (rows.data, b"b"), (bytes(range(256)),) * MAX_PARTS]
-    sender = threading.Thread(target=lambda: [pair[0].send(*parts) for parts in sent])
-    sender.start()
-    for parts in sent:
-        assert [bytes(part) for part in pair[1].receive()] == [bytes(part) for part in parts]
-    sender.join()
-    pair[1].send(b"back")
-    assert bytes(pair[0].receive()[0]) == b"back"
-
-
-def test_a_buffer_may_be_overwritten_once_it_is_sent(pair: Pair) -> None:
-    rows = np.ones(4, np.float32)
-    pair[0].send(rows.data)
-    rows[:] = 2
-    assert np.frombuffer(pair[1].receive()[0], np.float32).tolist() == [1, 1, 1, 1]
-
-
-def test_a_sender_waits_for_a_rank_that_does_not_receive(pair: Pair) -> None:
-    """What is in between is bounded: AHEAD messages, one in work, and what the system holds."""
-    done = threading.Semaphore(0)
-    part = bytes(8 << 20)
-
-    def send() -> None:
-        for _ in range(AHEAD + 4):
-            pair[0].send(part)
-            done.release()
-
-    sender = threading.Thread(target=send)
-    sender.start()
-    for _ in range(AHEAD):
-        assert done.acquire(timeout=60)
-    for _ in range(AHEAD + 4):
-        pair[1].receive()
-    sender.join()
-    assert sender.is_alive() is False
-
-
-def test_an_end_is_noticed_at_once_and_stays() -> None:
-    one, other = socket.socketpair()
-    ended = threading.Event()
-    channel = SocketChannel(one, "rank 1", ended=lambda error: ended.set())
-    other.close()
-    assert ended.wait(60)
-    for _ in range(2):
-        with pytest.raises(RankLost, match="rank 1 is lost"):
-            channel.receive()
-    with pytest.raises(RankLost, match="rank 1 is lost"):
-        channel.send(b"x")
-    channel.close()
-
-
-def test_closing_is_not_an_end_of_the_other(pair: Pair) -> None:
-    ended = threading.Event()
-    one, other = socket.socketpair()
-    channel = SocketChannel(one, "rank 1", ended=lambda error: ended.set())
-    channel.close()
-    with pytest.raises(RankLost):
-        channel.receive()
-    assert not ended.is_set()
-    other.close()
-
-
-def test_progress_and_failures_are_reported() -> None:
-    one, other = socket.socketpair()
-    reported: list[tuple[str, float]] = []
-    leader = SocketChannel(one, "rank 1", progress=lambda *each: reported.append(each))
-    rank = SocketChannel(other, "rank 0")
-    rank.report("packing weights", 0.5)
-    rank.send(b"ready")
-    rank.fail("no such file")
-    assert bytes(leader.receive()[0]) == b"ready"
-    assert reported == [("packing weights", 0.5)]
-    with pytest.raises(RankLost, match=r"^no such file$"):
-        leader.receive()
-    leader.close()
-    rank.close()
-
-
-@pytest.mark.parametrize(
-    ("sent", "message"),
-    [
-        (struct.pack("<IIQ", 1, 1, 1 << 62), "bytes came"),
-        (struct.pack("<II", 1, MAX_PARTS + 1), "no message"),
-        (struct.pack("<II", 1, 0), "no message"),
-        (struct.pack("<II", 9, 1), "no message"),
-        (struct.pack("<IIQ", 2, 1, 8), "no progress"),
-        (struct.pack("<IIQ", 3, 1, 1 << 20), "bytes came"),
-    ],
-)
-def test_lengths_are_checked_before_they_are_believed(sent: bytes, message: str) -> None:
-    one, other = socket.socketpair()
-    channel = SocketChannel(one, "rank 1")
-    other.sendall(sent)
-    with pytest.raises(RankLost, match=message):
-        channel.receive()
-    channel.close()
-    other.close()
-
-
-def test_a_rank_that_has_nothing_to_say_shows_that_it_lives(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("skerry_regions.node.ranks.channel.PULSE_SECONDS", 0.01)
-    one, other = socket.socketpair()
-    channels = SocketChannel(one, "rank 1"), SocketChannel(other, "rank 0")
-    wait_until(lambda: all(each._num_received > 20 for each in channels))
-    channels[0].send(b"among them")
-    assert bytes(channels[1].receive()[0]) == b"among them"
-    for each in channels:
-        each.close()
-
-
-def test_what_waits_to_be_received_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of an end that is busy and reads no further; of one that reads it is the end."""
-    monkeypatch.setattr("skerry_regions.node.ranks.channel.PULSE_SECONDS", 0.01)
-    one, other = socket.socketpair()
-    other.sendall((struct.pack("<IIQ", 1, 1, 1) + b"m") * 20)
-    busy = SocketChannel(one, "rank 1", silence_seconds=0.05)
-    time.sleep(0.5)
-    for _ in range(20):
-        assert bytes(busy.receive()[0]) == b"m"
-    with pytest.raises(RankLost, match=r"^rank 1 is lost: nothing came for 0\.05 seconds$"):
-        busy.receive()
-    other.close()
-    busy.close()
-
-
-def test_a_rank_that_is_stopped_is_lost_and_ended() -> None:
-    ranks = LocalRanks("numba", silence_seconds=1.0)
-    lost = queue.Queue[RankLost]()
-    ranks.when_lost(lost.put)
-    stopped = ranks.start(setup())
-    (pid,) = ranks_of_this_process()
-    os.kill(pid, signal.SIGSTOP)
-    assert str(lost.get(timeout=60)) == "rank 1 is lost: nothing came for 1 seconds"
-    with pytest.raises(RankLost, match="nothing came"):
-        stopped.receive()
-    wait_until(lambda: not Path(f"/proc/{pid}").exists())
-    stopped.close()
-
-
-def test_messages_beyond_the_bounds_are_refused(pair: Pair) -> None:
-    for parts in ((), (b"x",) * (MAX_PARTS + 1)):
-        with pytest.raises(ValueError, match="1 to 64 parts"):
-            pair[0].send(*parts)
-
-
 def test_a_setup_crosses_to_its_rank() -> None:
     said = setup(floats="q8_0", kv="int8", parallel=Parallel(tensor=2, pipeline=3), rank=5)
-    order = decode(memoryview(encode(RankOrder.of("torch", said))))
+    order = decode(memoryview(encode(RankOrder.to("torch", said))))
     ranks = LocalRanks("torch")
-    there = order.setup(said.progress, ranks)
+    assert isinstance(order.of, OwnFiles)
+    there = order.setup(order.of, said.progress, ranks)
     for name in RunnerSetup.__slots__:
         assert getattr(there, name) == (ranks if name == "ranks" else getattr(said, name)), name
 
@@ -229,6 +66,20 @@ def test_a_rank_that_cannot_start_says_why() -> None:
     ranks.when_lost(lambda error: late.set())
     assert late.is_set()
     channel.close()
+
+
+def test_a_rank_that_is_stopped_is_lost_and_ended() -> None:
+    ranks = LocalRanks("numba", silence_seconds=1.0)
+    lost = queue.Queue[RankLost]()
+    ranks.when_lost(lost.put)
+    stopped = ranks.start(setup())
+    (pid,) = ranks_of_this_process()
+    os.kill(pid, signal.SIGSTOP)
+    assert str(lost.get(timeout=60)) == "rank 1 is lost: nothing came for 1 seconds"
+    with pytest.raises(RankLost, match="nothing came"):
+        stopped.receive()
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
+    stopped.close()
 
 
 def test_axes_are_those_of_the_kind() -> None:
@@ -254,6 +105,12 @@ def test_axes_are_those_of_the_kind() -> None:
         ("torch", "{tensor: 64, pipeline: 2}", f"64 x 2 ranks are more than {MAX_RANKS}"),
         ("torch", "{tensor: 65}", "Expected `int` <= 64"),
         ("torch", "{data: 2}", "no such key"),
+        ("torch", '{pipeline: 2, stages: ["a:1"]}', "ranks of the torch runner are of one machine"),
+        ("numba", '{pipeline: 3, stages: ["a:1"]}', "1 of pipeline 3: each rank after the first"),
+        ("numba", '{stages: ["a:1"]}', "1 of pipeline 1"),
+        ("numba", '{pipeline: 2, stages: ["a"]}', "HOST:PORT, where a machine serves stages"),
+        ("numba", '{pipeline: 2, stages: ["a:0"]}', "'a:0' has no port from 1 to 65535"),
+        ("numba", '{pipeline: 2, stages: ["a:65536"]}', "'a:65536' has no port from 1 to 65535"),
     ],
 )
 def test_a_topology_says_where_its_ranks_are_wrong(

@@ -57,14 +57,16 @@ def load_packed(
     group_rows: int,
     floats: str | None = None,
     stage: ModelStage | None = None,
+    file: PackedFile | None = None,
     cache_dir: Path,
     progress: Progress,
 ) -> PackedModel:
-    """Map the packed weights of a model, or of a stage alone; pack them first as `find_or_pack`
-    does, see there."""
-    file = find_or_pack(
-        weights, group_rows=group_rows, floats=floats, cache_dir=cache_dir, progress=progress
-    )
+    """Map the packed weights of a model, or of a stage alone; unless `file` has been found, pack
+    them first as `find_or_pack` does, see there."""
+    if file is None:
+        file = find_or_pack(
+            weights, group_rows=group_rows, floats=floats, cache_dir=cache_dir, progress=progress
+        )
     layers = file.header.config.num_layers
     return file.map(ModelStage(0, layers, layers) if stage is None else stage)
 

@@ -1,4 +1,5 @@
-"""What a rank opens: its stage of the packed weights; how fast it is; where the leader cuts."""
+"""What a rank opens: its stage of the packed weights; how fast it is, and its link to the next;
+where the leader cuts."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import os
 import resource
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,11 +16,13 @@ from skerry_core.batch import ForwardBatch, SamplingBatch
 from skerry_core.kernels.simd.targets import choose_target
 from skerry_core.models.stages import ModelStage, stages_of
 from skerry_core.models.weight_file import WeightFile
+from skerry_core.ranks import Part, RankChannel, RankLost
 from skerry_core.runner import RunnerSetup, WantedSizes
 from skerry_core.runners.division import DivisionNeed, RankDevices
 from skerry_core.runners.numba_cpu import NumbaRunner, kv_format_of
 from skerry_core.runners.packing.packed import find_or_pack, packed_bytes
-from skerry_core.runners.packing.packed_file import PackedHeader
+from skerry_core.runners.packing.packed_file import PackedFile, PackedHeader
+from skerry_core.runners.rank_messages import MessageKind, RankMessage, encode, expect
 from skerry_core.runners.stage_balance import ROWS, alike, cut, kv_bytes, share_read
 from skerry_core.sampling import SAMPLE
 
@@ -28,12 +31,23 @@ logger = logging.getLogger(__name__)
 OVERHEAD = 768 << 20  # bytes of address space that a rank has beside weights and KV
 HOST_LINK = 2e9  # bytes a second between processes
 LEADER_SECONDS = 300e-6  # of a step, that the first rank needs for its engine
-_TRIES = 5  # of a step that is timed; the best counts
+_TRIES = 5  # of a step that is timed, and of a message; the best counts
 _TRY_SECONDS = 0.05
 
 
-def open_stage(setup: RunnerSetup, stage: ModelStage) -> NumbaRunner:
-    """Open a stage, its kernels linked. Raises as `NumbaRunner.open` does."""
+@dataclass(frozen=True, slots=True)
+class RankPace:
+    """How fast a rank is: seconds for each byte of weights that a step reads; and for a step of
+    ROWS rows to be sent on, of which the rank does nothing else, and until it is there. Nothing is
+    sent on by the last."""
+
+    speed: float
+    sending: float = 0.0
+    arriving: float = 0.0
+
+
+def open_stage(setup: RunnerSetup, stage: ModelStage, file: PackedFile) -> NumbaRunner:
+    """Open a stage of a file, its kernels linked. Raises as `NumbaRunner.open` does."""
     sizes = setup.sizes.on_host()
     runner = NumbaRunner.open(
         setup.weights,
@@ -44,21 +58,22 @@ def open_stage(setup: RunnerSetup, stage: ModelStage) -> NumbaRunner:
         cache_dir=setup.cache_dir,
         floats=setup.floats,
         stage=stage,
+        file=file,
         progress=setup.progress,
     )
     runner.warm_up(setup.progress)
     return runner
 
 
-def read_header(setup: RunnerSetup) -> PackedHeader:
-    """Return what is said of the packed weights, which are packed where they are not yet."""
+def find_weights(setup: RunnerSetup) -> PackedFile:
+    """Return the packed weights, which are packed where they are not yet."""
     return find_or_pack(
         setup.weights,
         group_rows=choose_target(None).rows,
         floats=setup.floats,
         cache_dir=setup.cache_dir,
         progress=setup.progress,
-    ).header
+    )
 
 
 def survey(setup: RunnerSetup) -> tuple[DivisionNeed, RankDevices] | None:
@@ -82,13 +97,15 @@ def survey(setup: RunnerSetup) -> tuple[DivisionNeed, RankDevices] | None:
     return need, RankDevices(memory=(room,) * ranks, link=HOST_LINK)
 
 
-def measure_speed(setup: RunnerSetup, header: PackedHeader) -> float:
-    """Return seconds for each byte of weights, by steps of a few rows through one layer."""
+def measure_speed(setup: RunnerSetup, file: PackedFile) -> tuple[float, str]:
+    """Return seconds for each byte of weights, by steps of a few rows through one layer, and the
+    numeric build of the ranks."""
+    header = file.header
     layers = header.config.num_layers
     first = layers // 2 - 1 if layers > 2 else 0  # neither end, where there is a layer between
     stage = ModelStage(first, first + 1, layers)
     sizes = WantedSizes(num_blocks=ROWS, max_step_tokens=ROWS, max_samples=1)
-    runner = open_stage(replace(setup, sizes=sizes), stage)
+    runner = open_stage(replace(setup, sizes=sizes), stage, file)
     try:
         nothing = np.zeros(ROWS, np.int32)
         batch = ForwardBatch(
@@ -112,20 +129,66 @@ def measure_speed(setup: RunnerSetup, header: PackedHeader) -> float:
         runner.close()
     names = stage.tensors(header.config, header.layouts)
     read = sum(header.layouts[n].num_bytes for own, n in names.items() if own.startswith("blk."))
-    return min(seconds) / read
+    return min(seconds) / read, runner.numeric_build
 
 
-def plan_stages(header: PackedHeader, speeds: Sequence[float]) -> list[ModelStage]:
-    """Return stages that take about as long as each other, of ranks of such seconds a byte."""
+def measure_link(below: RankChannel, hidden_size: int) -> tuple[float, float]:
+    """Return the seconds that a step of a few rows takes to be sent to the next rank, and to be
+    there, by messages of its size that come back. Raises RankLost."""
+    rows = np.zeros((ROWS, hidden_size), np.float32)
+    sent, back = list[float](), list[float]()
+    for _ in range(_TRIES):
+        begun = time.perf_counter()
+        below.send(*encode(MessageKind.ECHO, [rows]))
+        sent.append(time.perf_counter() - begun)
+        expect(RankMessage(below.receive()), MessageKind.ECHO)
+        back.append(time.perf_counter() - begun)
+    return min(sent), min(back) / 2
+
+
+def pace_message(paces: Sequence[RankPace], build: str) -> list[Part]:
+    """Return the paces of ranks for the one before them, and the build that they have."""
+    rows = [(pace.speed, pace.sending, pace.arriving) for pace in paces]
+    return encode(MessageKind.PACE, [np.array(rows), np.frombuffer(build.encode(), np.uint8)])
+
+
+def paces_of(message: RankMessage, build: str) -> list[RankPace]:
+    """Return how fast the ranks below are. Raises RankLost, also where they have not this numeric
+    build: their bits would be others."""
+    rows = expect(message, MessageKind.PACE).array(0, np.float64)
+    theirs = message.array(1, np.uint8).tobytes().decode("ascii", "replace")
+    if theirs != build:
+        raise RankLost(
+            f"the next rank has another numeric build, {theirs} and not {build}: "
+            "run the same version of Skerry on all machines of a pipeline"
+        )
+    if rows.ndim != 2 or rows.shape[1] != 3:
+        raise RankLost(f"paces came as {list(rows.shape)}")
+    return [RankPace(*map(float, row)) for row in rows]
+
+
+def plan_stages(header: PackedHeader, paces: Sequence[RankPace]) -> list[ModelStage]:
+    """Return stages that take about as long as each other, of ranks of these paces.
+
+    What a step takes on its way counts for nobody: it is the same wherever the model is cut.
+    """
     layers, head = step_bytes(header)
-    fixed = [LEADER_SECONDS] + [0.0] * (len(speeds) - 1)
+    # Little counts as nothing: the next start is to cut alike.
+    fixed = [round(pace.sending, 4) for pace in paces]
+    fixed[0] += LEADER_SECONDS
+    speeds = [pace.speed for pace in paces]
     stages = stages_of(cut(layers, head, alike(speeds), fixed), header.config.num_layers)
-    for rank, (stage, speed) in enumerate(zip(stages, speeds, strict=True)):
+    for rank, (stage, pace) in enumerate(zip(stages, paces, strict=True)):
         read = sum(layers[stage.first : stage.last]) + stage.is_last * head
         logger.info(
-            "rank %d has layers %d to %d: %.2f GB/s measured, %.1f ms for a step of 4 rows",
-            rank, stage.first, stage.last - 1, 1e-9 / speed, 1e3 * read * speed,
+            "rank %d has layers %d to %d: %.2f GB/s measured, %.1f ms for a step of %d rows",
+            rank, stage.first, stage.last - 1, 1e-9 / pace.speed, 1e3 * read * pace.speed, ROWS,
         )  # fmt: skip
+        if not stage.is_last:
+            logger.info(
+                "rank %d sends such a step on in %.2f ms; it is there after %.2f ms",
+                rank, 1e3 * pace.sending, 1e3 * pace.arriving,
+            )  # fmt: skip
     return stages
 
 

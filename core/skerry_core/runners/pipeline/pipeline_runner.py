@@ -24,13 +24,12 @@ from skerry_core.runners.checks import check_batch, check_block, check_block_dat
 from skerry_core.runners.division import DivisionNeed, RankDevices
 from skerry_core.runners.numba_cpu import NumbaRunner
 from skerry_core.runners.pipeline.opening import (
-    measure_speed,
+    find_weights,
     open_stage,
     plan_stages,
-    read_header,
     survey,
 )
-from skerry_core.runners.pipeline.section import Section, serve_section, speeds_of
+from skerry_core.runners.pipeline.section import Section, measured, serve_section
 from skerry_core.runners.rank_messages import MessageKind, RankMessage, encode, expect, result_of
 
 
@@ -83,13 +82,13 @@ class PipelineRunner:
 
     @classmethod
     def _opened(cls, setup: RunnerSetup, below: RankChannel, ranks: Ranks) -> PipelineRunner:
-        header = read_header(setup)
-        speeds = [measure_speed(setup, header)]
-        speeds += speeds_of(below)
-        stages = plan_stages(header, speeds)
+        file = find_weights(setup)
+        header = file.header
+        paces, _ = measured(setup, file, below)
+        stages = plan_stages(header, paces)
         starts = np.array([stage.first for stage in stages[1:]], np.int32)
         below.send(*encode(MessageKind.PLAN, [starts]))
-        runner = open_stage(setup, stages[0])
+        runner = open_stage(setup, stages[0], file)
         expect(RankMessage(below.receive()), MessageKind.READY)
         return cls(
             runner,

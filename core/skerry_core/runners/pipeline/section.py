@@ -1,10 +1,10 @@
 """One rank's part of a pipeline: what it opens, how fast it is, and what it does of each message.
 
-    leader ── PLAN, STEP, LOGITS, EXPORT, ADMIT ──▶ rank 1 ──▶ … ──▶ last rank
-    leader ◀── SPEED, READY, RESULT, … ◀── rank 1 ◀── … ◀── last rank
+    leader ── ECHO, PLAN, STEP, LOGITS, EXPORT, ADMIT ──▶ rank 1 ──▶ … ──▶ last rank
+    leader ◀── PACE, READY, RESULT, … ◀── rank 1 ◀── … ◀── last rank
 
 Messages go down from rank to rank, each of which adds its part; answers come up the same way, in
-the order of what they answer.
+the order of what they answer. ECHO goes to the next rank alone, which sends it back.
 """
 
 from __future__ import annotations
@@ -22,11 +22,16 @@ from skerry_core.models.stages import stages_of
 from skerry_core.ranks import Part, RankChannel, RankLost
 from skerry_core.runner import RunnerSetup
 from skerry_core.runners.numba_cpu import NumbaRunner
+from skerry_core.runners.packing.packed_file import PackedFile
 from skerry_core.runners.pipeline.opening import (
+    RankPace,
+    find_weights,
+    measure_link,
     measure_speed,
     no_sampling,
     open_stage,
-    read_header,
+    pace_message,
+    paces_of,
 )
 from skerry_core.runners.rank_messages import (
     MessageKind,
@@ -123,16 +128,15 @@ def serve_section(setup: RunnerSetup, above: RankChannel) -> None:
 
 def _opened(setup: RunnerSetup, above: RankChannel, below: RankChannel | None) -> Section:
     """Open this rank's stage, as large as the leader plans it; return once all below are ready."""
-    header = read_header(setup)
-    speeds = [measure_speed(setup, header)]
-    if below is not None:
-        speeds += speeds_of(below)
-    above.send(*encode(MessageKind.SPEED, [np.array(speeds)]))
-    starts = expect(RankMessage(above.receive()), MessageKind.PLAN).array(0, np.int32)
+    file = find_weights(setup)
+    above.send(*pace_message(*measured(setup, file, below)))
+    while (message := RankMessage(above.receive())).kind is MessageKind.ECHO:
+        above.send(*encode(MessageKind.ECHO, [message.array(0, np.float32)]))
+    starts = expect(message, MessageKind.PLAN).array(0, np.int32)
     if below is not None:
         below.send(*encode(MessageKind.PLAN, [starts]))
-    stage = stages_of(starts.tolist(), header.config.num_layers)[setup.rank]
-    runner = open_stage(setup, stage)
+    stage = stages_of(starts.tolist(), file.header.config.num_layers)[setup.rank]
+    runner = open_stage(setup, stage, file)
     try:
         if below is not None:
             expect(RankMessage(below.receive()), MessageKind.READY)
@@ -143,10 +147,17 @@ def _opened(setup: RunnerSetup, above: RankChannel, below: RankChannel | None) -
     return Section(runner, below)
 
 
-def speeds_of(below: RankChannel) -> list[float]:
-    """Wait for the speeds of all ranks below: seconds for each byte. Raises RankLost."""
-    message = expect(RankMessage(below.receive()), MessageKind.SPEED)
-    return [float(speed) for speed in message.array(0, np.float64)]
+def measured(
+    setup: RunnerSetup, file: PackedFile, below: RankChannel | None
+) -> tuple[list[RankPace], str]:
+    """Return the paces of this rank and of all below, and their numeric build. Raises what opening
+    does, and RankLost."""
+    speed, build = measure_speed(setup, file)
+    if below is None:
+        return [RankPace(speed)], build
+    others = paces_of(RankMessage(below.receive()), build)  # once they have measured themselves
+    sending, arriving = measure_link(below, file.header.config.hidden_size)
+    return [RankPace(speed, sending, arriving), *others], build
 
 
 def _lift(below: RankChannel, above: RankChannel) -> None:

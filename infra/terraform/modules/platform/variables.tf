@@ -29,7 +29,7 @@ variable "regions" {
       pin_share            = optional(number)
       weights              = optional(string)
       kv                   = optional(string)
-      parallel             = optional(object({ tensor = optional(number, 1), pipeline = optional(number, 1) }))
+      parallel             = optional(object({ tensor = optional(number, 1), pipeline = optional(number, 1), stages = optional(list(string), []) }))
       deletion_protection  = optional(bool, false)
     }))
 

@@ -45,6 +45,7 @@ class NodeSettings(Struct, frozen=True, kw_only=True, tag="node", omit_defaults=
     kv: KVForm | None = None
     tensor: int | None = None
     pipeline: int | None = None
+    stages: tuple[Name, ...] = ()
     system_prompts: tuple[str, ...] = ()
     launcher: LauncherName = "local"
     memory: int = 0  # bytes of its host

@@ -104,6 +104,7 @@ def _node_group(
         kv=pool.kv,
         tensor=None if pool.parallel is None else pool.parallel.tensor,
         pipeline=None if pool.parallel is None else pool.parallel.pipeline,
+        stages=() if pool.parallel is None else pool.parallel.stages,
         system_prompts=_system_prompts(desired, id),
         launcher=pool.launcher,
         memory=0 if pool.memory is None else size_bytes(pool.memory),

@@ -40,6 +40,8 @@ def node_command(
     for name in _SAID:
         if (value := getattr(settings, name)) is not None:
             command += [f"--{name.replace('_', '-')}", str(value)]
+    if settings.stages:
+        command += ["--stages", ",".join(settings.stages)]
     if prompts is not None:
         command += ["--warm-up", str(prompts)]
     if advertise:

@@ -1,4 +1,5 @@
-"""Ranks of a model beside a node's own: the processes, and the channels between them.
+"""Ranks of a model beside a node's own: the processes, here or on other machines, and the channels
+between them.
 
-Imports the core's contracts.
+Imports the core's contracts, links and the store of models.
 """

@@ -1,4 +1,4 @@
-"""The channel between two ranks: framed messages over a stream socket.
+"""The channel between two ranks: framed messages over a stream.
 
     u32   kind: a message, or what is reported until the first one
     u32   number of parts, at most MAX_PARTS
@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from skerry_core.ranks import Part, RankLost
+from skerry_regions.node.ranks.stream import RankStream
 
 MAX_PARTS = 64
 MAX_BYTES = 1 << 30
@@ -38,12 +39,13 @@ _PROGRESS: Final = 2
 _FAILED: Final = 3
 _PULSE: Final = 4
 _MAX_TEXT = 4096  # bytes of what is reported
+_END = "the connection has ended"
 
 Progress = Callable[[str, float], None]
 
 
 class SocketChannel:
-    """`RankChannel` over a connected socket, which it owns.
+    """`RankChannel` over a connected stream, which it owns.
 
     `name` is what messages call the rank at the other end; `progress` is called with what that rank
     reports, and `ended` when the connection ends before `close`, both on the thread that receives.
@@ -52,14 +54,14 @@ class SocketChannel:
 
     def __init__(
         self,
-        connection: socket.socket,
+        connection: RankStream,
         name: str,
         *,
         progress: Progress = lambda what, share: None,
         ended: Callable[[RankLost], None] = lambda error: None,
         silence_seconds: float = SILENCE_SECONDS,
     ) -> None:
-        self._socket = connection
+        self._stream = connection
         self._name = name
         self._progress = progress
         self._ended = ended
@@ -71,11 +73,9 @@ class SocketChannel:
         self._is_waiting = False  # for the next one
         self._silence: TimeoutError | None = None
         self._received = queue.Queue[Sequence[memoryview] | RankLost](AHEAD)
-        if connection.family == socket.AF_UNIX:
+        if isinstance(connection, socket.socket) and connection.family == socket.AF_UNIX:
             for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
                 connection.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
-        else:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._reader = threading.Thread(target=self._receive_ahead, name=name, daemon=True)
         self._reader.start()
         threading.Thread(target=self._beat, name=f"{name} lives", daemon=True).start()
@@ -106,7 +106,7 @@ class SocketChannel:
         self._is_closed = True
         self._over.set()
         self._shut_down()
-        self._socket.close()
+        self._stream.close()
         with contextlib.suppress(queue.Empty):  # the thread may wait for room
             while True:
                 self._received.get_nowait()
@@ -129,7 +129,7 @@ class SocketChannel:
         head = memoryview(_HEAD.pack(kind, len(views)) + lengths)
         waiting = [head, *(view for view in views if view.nbytes)]
         while waiting:
-            sent = self._socket.sendmsg(waiting)
+            sent = self._stream.sendmsg(waiting)
             while waiting and sent >= waiting[0].nbytes:
                 sent -= waiting.pop(0).nbytes
             if waiting:
@@ -137,7 +137,7 @@ class SocketChannel:
 
     def _shut_down(self) -> None:
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            self._stream.shutdown(socket.SHUT_RDWR)
 
     # --- on the thread that shows, and looks for, signs of life ----------------------------------
 
@@ -160,7 +160,7 @@ class SocketChannel:
         if self._sending.acquire(blocking=False):
             try:
                 room = select.poll()
-                room.register(self._socket, select.POLLOUT)
+                room.register(self._stream, select.POLLOUT)
                 if room.poll(0):
                     self._write(_PULSE, (memoryview(b""),))
             finally:
@@ -178,11 +178,14 @@ class SocketChannel:
                     raise RankLost(str(parts[0], "utf-8", "replace"))
                 elif kind == _MESSAGE:
                     self._received.put(parts)
+        except ConnectionError:
+            lost = self._lost(EOFError(_END))
         except (OSError, EOFError, ValueError) as error:
             lost = self._lost(error)
         except RankLost as error:
             lost = error
         self._over.set()
+        self._shut_down()  # over TCP one more message would seem to be sent
         if not self._is_closed:
             self._ended(lost)
         self._received.put(lost)
@@ -205,10 +208,10 @@ class SocketChannel:
         done = 0
         while done < count:
             self._is_waiting = True
-            number = self._socket.recv_into(received[done:])
+            number = self._stream.recv_into(received[done:])
             self._is_waiting = False
             if not number:
-                raise EOFError("the connection has ended")
+                raise EOFError(_END)
             self._num_received += 1
             done += number
         return received

@@ -6,41 +6,80 @@ import logging
 import os
 import socket
 import sys
+from collections.abc import Callable
 from typing import NoReturn
 
 import msgspec
 
+from skerry.errors import SkerryError
 from skerry_core.config import ConfigError
-from skerry_core.ranks import RankLost
+from skerry_core.ranks import RankLost, Ranks
+from skerry_core.runner import Progress
 from skerry_core.weights.tensors import WeightsError
-from skerry_regions.node.ranks.channel import SocketChannel
+from skerry_regions.models.catalog import CatalogError
+from skerry_regions.models.problems import ModelProblem
+from skerry_regions.node.ranks.channel import SILENCE_SECONDS, SocketChannel
 from skerry_regions.node.ranks.children import LocalRanks
-from skerry_regions.node.ranks.order import decode, run_rank
+from skerry_regions.node.ranks.order import OwnFiles, RankOrder, decode, run_rank
+from skerry_regions.node.ranks.stream import RankStream
 
 logger = logging.getLogger(__name__)
 
+Prepare = Callable[[RankOrder, Progress], tuple[OwnFiles, Ranks]]
+"""What a rank has on its machine, and what starts those behind it. Raises what `run` reports."""
+
 
 def main(descriptor: int) -> None:
-    """Run as the rank that the first message says, and end the process with the channel."""
+    """Run as a child of the rank at the other end of a socket."""
+    run(socket.socket(fileno=descriptor), _prepare)
+
+
+def run(
+    stream: RankStream,
+    prepare: Prepare,
+    *,
+    at: str = "",
+    silence_seconds: float = SILENCE_SECONDS,
+) -> NoReturn:
+    """Run as the rank that the first message says, and end the process with the stream.
+
+    `at` is where it is served, in what it reports of itself.
+    """
+
+    def fail(why: object) -> NoReturn:
+        channel.fail(f"{at}: {why}" if at else f"{why}")
+        _end(1)
+
     channel = SocketChannel(
-        socket.socket(fileno=descriptor), "the rank before this one", ended=lambda error: _end(0)
+        stream,
+        "the rank before this one",
+        ended=lambda error: _end(0),
+        silence_seconds=silence_seconds,
     )
     try:
         order = decode(channel.receive()[0])
-        ranks = LocalRanks(order.runner)
-        ranks.when_lost(lambda error: _fail(channel, f"{error}"))
-        run_rank(order, order.setup(channel.report, ranks), channel)
-    except (ConfigError, WeightsError, RankLost, ModuleNotFoundError, msgspec.DecodeError) as error:
-        _fail(channel, f"{error}")
+        own, ranks = prepare(order, channel.report)
+        ranks.when_lost(fail)
+        run_rank(order, order.setup(own, channel.report, ranks), channel)
+    except (
+        *(CatalogError, ConfigError, ModelProblem, ModuleNotFoundError, msgspec.DecodeError),
+        *(RankLost, WeightsError),
+    ) as error:
+        fail(error)
+    except SkerryError as error:
+        fail(error.message)
+    except MemoryError as error:
+        fail(f"too little memory for this rank's layers and their KV: {error}")
     except BaseException as error:
         logger.exception("a rank stopped on an error")
-        _fail(channel, f"a rank stopped on an error: {error}")
+        fail(f"a rank stopped on an error: {error}")
     _end(0)
 
 
-def _fail(channel: SocketChannel, why: str) -> NoReturn:
-    channel.fail(why)
-    _end(1)
+def _prepare(order: RankOrder, progress: Progress) -> tuple[OwnFiles, Ranks]:
+    if not isinstance(order.of, OwnFiles):
+        raise ConfigError("a rank on the same machine has its parent's files")
+    return order.of, LocalRanks(order.runner)
 
 
 def _end(status: int) -> NoReturn:

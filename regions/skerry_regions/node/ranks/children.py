@@ -18,20 +18,43 @@ from skerry_regions.node.ranks.order import RankOrder, encode
 _MODULE = "skerry_regions.node.ranks.child"
 
 
-class LocalRanks:
+class LossWatch:
+    """Calls back when a rank is lost; the part of `Ranks` that is the same wherever they run."""
+
+    def __init__(self, runner: RunnerName, form: str, silence_seconds: float) -> None:
+        """`form` says how the model is divided, and why; a rank from which nothing comes for so
+        many seconds is lost."""
+        self.form = form
+        self._runner: RunnerName = runner
+        self._silence_seconds = silence_seconds
+        self._lock = threading.Lock()
+        self._lost: RankLost | None = None
+        self._callbacks: list[Callable[[RankLost], None]] = []
+
+    def when_lost(self, call: Callable[[RankLost], None]) -> None:
+        """See `Ranks`."""
+        with self._lock:
+            if self._lost is None:
+                self._callbacks.append(call)
+                return
+        call(self._lost)
+
+    def _ended(self, error: RankLost) -> None:
+        with self._lock:
+            if self._lost is not None:
+                return
+            self._lost = error
+        for call in self._callbacks:
+            call(error)
+
+
+class LocalRanks(LossWatch):
     """`Ranks` in processes that write to this one's log and end with it, however it ends."""
 
     def __init__(
         self, runner: RunnerName, form: str = "", *, silence_seconds: float = SILENCE_SECONDS
     ) -> None:
-        """`form` says how the model is divided, and why; a rank from which nothing comes for so
-        many seconds is lost."""
-        self.form = form
-        self._silence_seconds = silence_seconds
-        self._runner: RunnerName = runner
-        self._lock = threading.Lock()
-        self._lost: RankLost | None = None
-        self._callbacks: list[Callable[[RankLost], None]] = []
+        super().__init__(runner, form, silence_seconds)
 
     def start(self, setup: RunnerSetup) -> SocketChannel:
         """Start a rank; see `Ranks`."""
@@ -62,20 +85,5 @@ class LocalRanks:
             ours, name, progress=progress, ended=ended, silence_seconds=self._silence_seconds
         )
         threading.Thread(target=process.wait, name=f"{name} ends", daemon=True).start()
-        channel.send(encode(RankOrder.of(self._runner, setup)))
+        channel.send(encode(RankOrder.to(self._runner, setup)))
         return channel
-
-    def when_lost(self, call: Callable[[RankLost], None]) -> None:
-        with self._lock:
-            if self._lost is None:
-                self._callbacks.append(call)
-                return
-        call(self._lost)
-
-    def _ended(self, error: RankLost) -> None:
-        with self._lock:
-            if self._lost is not None:
-                return
-            self._lost = error
-        for call in self._callbacks:
-            call(error)

@@ -15,24 +15,41 @@ from skerry.runners import MAX_RANKS, RUNNERS, RunnerName
 from skerry_core.config import ConfigError
 from skerry_core.ranks import Parallel, RankChannel, Ranks
 from skerry_core.runner import Progress, RunnerSetup, WantedSizes
+from skerry_regions.spec_types import StageAddress
 
 _Size = Annotated[int, Meta(ge=1, le=1 << 40)]
 _NumRanks = Annotated[int, Meta(ge=1, le=MAX_RANKS)]
 
 
-class RankOrder(Struct, frozen=True, kw_only=True):
+class OwnFiles(Struct, frozen=True, tag="files"):
+    """What a rank on the same machine has of its parent."""
+
+    weights: str
+    cache_dir: str
+    threads: _Size
+
+
+class StoredModel(Struct, frozen=True, tag="stored", kw_only=True):
+    """What a rank on another machine has: the name of a model, never a path. It looks into its own
+    store, and its machine says how many threads it has."""
+
+    id: Annotated[str, Meta(max_length=256)]  # in the catalog
+    weights_digest: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+    stages: Annotated[tuple[StageAddress, ...], Meta(max_length=MAX_RANKS)]
+    """Where all ranks after the first are served."""
+
+
+class RankOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A `RunnerSetup` of a kind of runner, without what cannot leave the process."""
 
     runner: RunnerName
-    weights: str
+    of: OwnFiles | StoredModel
     vocab_size: _Size
     max_context: _Size
     num_blocks: _Size | None
     max_step_tokens: _Size | None
     max_samples: _Size | None
     host_blocks: _Size
-    threads: _Size
-    cache_dir: str
     floats: str | None
     kv: str | None
     tensor: _NumRanks
@@ -40,18 +57,18 @@ class RankOrder(Struct, frozen=True, kw_only=True):
     rank: Annotated[int, Meta(ge=1, lt=MAX_RANKS)]
 
     @classmethod
-    def of(cls, runner: RunnerName, setup: RunnerSetup) -> RankOrder:
+    def to(cls, runner: RunnerName, setup: RunnerSetup, of: StoredModel | None = None) -> RankOrder:
+        """Return that of a rank on the same machine, or of a model that another one has stored."""
+        own = OwnFiles(str(setup.weights), str(setup.cache_dir), setup.threads)
         return cls(
             runner=runner,
-            weights=str(setup.weights),
+            of=of or own,
             vocab_size=setup.vocab_size,
             max_context=setup.max_context,
             num_blocks=setup.sizes.num_blocks,
             max_step_tokens=setup.sizes.max_step_tokens,
             max_samples=setup.sizes.max_samples,
             host_blocks=setup.sizes.host_blocks,
-            threads=setup.threads,
-            cache_dir=str(setup.cache_dir),
             floats=setup.floats,
             kv=setup.kv,
             tensor=setup.parallel.tensor,
@@ -59,10 +76,10 @@ class RankOrder(Struct, frozen=True, kw_only=True):
             rank=setup.rank,
         )
 
-    def setup(self, progress: Progress, ranks: Ranks) -> RunnerSetup:
+    def setup(self, own: OwnFiles, progress: Progress, ranks: Ranks) -> RunnerSetup:
         """Return the setup, for the rank's own process."""
         return RunnerSetup(
-            weights=Path(self.weights),
+            weights=Path(own.weights),
             vocab_size=self.vocab_size,
             max_context=self.max_context,
             sizes=WantedSizes(
@@ -71,8 +88,8 @@ class RankOrder(Struct, frozen=True, kw_only=True):
                 max_samples=self.max_samples,
                 host_blocks=self.host_blocks,
             ),
-            threads=self.threads,
-            cache_dir=Path(self.cache_dir),
+            threads=own.threads,
+            cache_dir=Path(own.cache_dir),
             progress=progress,
             floats=self.floats,
             kv=self.kv,

@@ -8,7 +8,7 @@ from skerry.runners import MAX_RANKS, RUNNERS, FloatsForm, KVForm
 from skerry_terraform.kit.diagnostics import Diagnostics
 from skerry_terraform.kit.planning import Object
 from skerry_terraform.kit.schema import Attr, Schema, above, between, one_of, whole
-from skerry_terraform.kit.values import BOOL, NUMBER, UNKNOWN, Value
+from skerry_terraform.kit.values import BOOL, NUMBER, STRING, UNKNOWN, ListOf, Value
 from skerry_terraform.provider.resource import (
     LABEL,
     WAIT_FOR_READY,
@@ -27,6 +27,12 @@ PARALLEL = {
         NUMBER, default=1, check=whole(1, MAX_RANKS), doc="Ranks that share each layer."
     ),
     "pipeline": Attr(NUMBER, default=1, check=whole(1, MAX_RANKS), doc="Stages of layers."),
+    "stages": Attr(
+        ListOf(STRING),
+        default=[],
+        doc="HOST:PORT of machines that run `skerry stage`, one for each rank of a pipeline after "
+        "the first; none: they are processes of the node's machine.",
+    ),
 }
 
 
