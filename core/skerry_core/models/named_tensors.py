@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
@@ -54,8 +54,7 @@ def name_tensors(
             shape = _fused_shape(place.names, place.fused, expected)
             check_shape(theirs, tensor.shape, shape, file)
             for index, name in enumerate(place.names):
-                own = partial(_part, place.names, index, place.fused, expected)
-                named[name] = _cut(tensor, expected[name], own)
+                named[name] = _cut(tensor, place.names, index, place.fused, expected)
         else:
             named[place.names[0]] = tensor
     for name, each in experts.items():
@@ -139,34 +138,47 @@ def _fused_shape(names: tuple[str, ...], fused: Fused, expected: Mapping[str, Sh
     return tuple(shape)
 
 
-def _cut(tensor: FileTensor, shape: Shape, own: Callable[[FileTensor], Bytes]) -> FileTensor:
-    """Return what `own` cuts out of a file's tensor; expert by expert where they lie in the file,
-    so that one is made at a time."""
-    if len(shape) < 3 or callable(tensor.source):
-        return FileTensor(tensor.format, shape, partial(own, tensor))
-    experts = tensor.data.reshape(shape[0], -1)
-    each = [FileTensor(tensor.format, tensor.shape[1:], expert) for expert in experts]
-    cut = tuple(FileTensor(tensor.format, shape[1:], partial(own, expert)) for expert in each)
-    return FileTensor(tensor.format, shape, cut)
-
-
-def _part(
+def _cut(
+    tensor: FileTensor,
     names: tuple[str, ...],
     index: int,
     fused: Fused,
     expected: Mapping[str, Shape],
-    tensor: FileTensor,
+) -> FileTensor:
+    """Cut one of ours out of a file's tensor; expert by expert where they lie in the file, so that
+    one is made at a time."""
+    axis, shape = _axis(names[index]), expected[names[index]]
+    first = sum(expected[name][axis] for name in names[:index])
+    if axis == -1 or fused.transposed:
+        own = partial(_elements, index, len(names), first, axis, shape[axis], fused)
+        parts = _experts(tensor) if len(shape) > 2 else ()
+        cut = tuple(FileTensor(e.format, shape[1:], partial(own, e)) for e in parts)
+        return FileTensor(tensor.format, shape, cut or partial(own, tensor))
+    rows = range(first, first + shape[-2])
+    if fused.in_turn:
+        rows = range(index, tensor.shape[-2], len(names))
+    cut = tuple(each.cut(-2, rows) for each in _experts(tensor)) if len(shape) > 2 else ()
+    return FileTensor(tensor.format, shape, cut) if cut else tensor.cut(-2, rows)
+
+
+def _experts(tensor: FileTensor) -> tuple[FileTensor, ...]:
+    """Return the matrices of a stack one by one; none where they are made together."""
+    if isinstance(tensor.source, tuple) or callable(tensor.source):
+        return tensor.source if isinstance(tensor.source, tuple) else ()
+    experts = tensor.data.reshape(tensor.shape[0], -1)
+    return tuple(FileTensor(tensor.format, tensor.shape[1:], expert) for expert in experts)
+
+
+def _elements(
+    index: int, turns: int, first: int, axis: int, count: int, fused: Fused, tensor: FileTensor
 ) -> Bytes:
-    """Cut one of ours out of a file's tensor, or of one expert's part of it."""
-    axis = _axis(names[index])
+    """Cut elements of a bias, or rows of a transposed matrix, out of a file's tensor."""
     if fused.transposed:
         tensor = transposed(tensor)
-    lead, rows = tensor.shape[:axis], tensor.shape[axis]
-    by_row = tensor.by_row.reshape(*lead, rows, -1)
+    by_row = tensor.by_row.reshape(*tensor.shape[:axis], tensor.shape[axis], -1)
     if fused.in_turn:
-        return by_row[..., index :: len(names), :]
-    first = sum(expected[name][axis] for name in names[:index])
-    return by_row[..., first : first + expected[names[index]][axis], :]
+        return by_row[..., index::turns, :]
+    return by_row[..., first : first + count, :]
 
 
 def transposed(tensor: FileTensor) -> FileTensor:

@@ -18,7 +18,7 @@ import numpy as np
 from skerry_core.config import ConfigError, ModelConfig
 from skerry_core.models.stages import ModelStage
 from skerry_core.models.tensor_names import EMBEDDING, FINAL_NORM, HEAD
-from skerry_core.weights.tensors import FORMATS, Bytes, FileTensor, row_bytes
+from skerry_core.weights.tensors import FORMATS, Bytes, FileTensor
 
 _WIDTH_STEP = 32  # of feed-forward networks where it goes: weights that are narrowed share scales
 _CUTS = {  # axis, and what it counts
@@ -180,16 +180,7 @@ def _cut(name: str, tensor: FileTensor, axis: int, part: range) -> FileTensor:
     read of the file."""
     if len(part) == tensor.shape[axis]:
         return tensor
-    shape, format_ = list(tensor.shape), tensor.format
-    shape[axis] = len(part)
-    if isinstance(tensor.source, tuple):  # each of which has the last two axes
-        parts = tuple(_cut(name, each, axis, part) for each in tensor.source)
-        return FileTensor(format_, tuple(shape), parts)
-    if axis == -2:
-        rows = slice(part.start, part.stop)
-        return FileTensor(format_, tuple(shape), lambda: tensor.by_row[..., rows, :])
     try:
-        first, end = (row_bytes(format_, column) for column in (part.start, part.stop))
+        return tensor.cut(axis, part)
     except ValueError as error:
         raise ConfigError(f"tensor {name!r} cannot be divided: {error}") from None
-    return FileTensor(format_, tuple(shape), lambda: tensor.by_row[..., first:end])

@@ -20,6 +20,7 @@ from typing import Any
 
 from skerry_core.config import ConfigError, ModelConfig
 from skerry_core.models.architecture import Architecture
+from skerry_core.models.checkpoint_joining import join
 from skerry_core.models.metadata import CheckpointMetadata, gguf_metadata
 from skerry_core.models.named_tensors import (
     name_tensors,
@@ -27,7 +28,7 @@ from skerry_core.models.named_tensors import (
     with_norms_plus_one,
     without_zero_biases,
 )
-from skerry_core.models.quantization import Quantization, join, read_quantization
+from skerry_core.models.quantization import Quantization, read_quantization
 from skerry_core.models.registry import DecoderFamily, UnknownFamily, family_of, gguf_family_of
 from skerry_core.models.sharding import Shard, sharded
 from skerry_core.models.tensor_names import expected_shapes

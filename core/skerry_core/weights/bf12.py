@@ -41,18 +41,13 @@ class BF12Matrix:
     def __post_init__(self) -> None:
         """Raise ValueError for parts that do not fit each other."""
         rows, columns = self.signs.shape
-        groups = rows * columns // BF12_GROUP
         if columns % BF12_GROUP or self.codes.shape != (rows, columns // 2):
             raise ValueError(f"codes {self.codes.shape} of signs {self.signs.shape}")
         if self.firsts.shape != (rows,) or (self.firsts > 256 - WINDOW).any():
             raise ValueError("first exponents that are not those of windows")
         if self.exponents.shape != (len(self.escapes), BF12_GROUP):
             raise ValueError(f"exponents {self.exponents.shape} of {len(self.escapes)} groups")
-        ascends = (np.diff(self.escapes) > 0).all()
-        if len(self.escapes) and not (
-            ascends and 0 <= self.escapes[0] <= self.escapes[-1] < groups
-        ):
-            raise ValueError("escaped groups that do not ascend, or lie outside of the matrix")
+        check_escapes(self.escapes, self.signs.shape)
 
     @property
     def num_bytes(self) -> int:
@@ -77,6 +72,14 @@ class BF12Matrix:
         bits |= codes.astype(np.uint16) << _MANTISSA_BITS
         bits |= self.signs & _MANTISSA
         return bits
+
+
+def check_escapes(escapes: NDArray[np.int32], shape: tuple[int, ...]) -> None:
+    """Raise ValueError unless numbers of groups ascend and lie in a matrix [rows, columns]."""
+    groups = shape[0] * shape[1] // BF12_GROUP
+    ascends = (np.diff(escapes) > 0).all()
+    if len(escapes) and not (ascends and 0 <= escapes[0] <= escapes[-1] < groups):
+        raise ValueError("escaped groups that do not ascend, or lie outside of the matrix")
 
 
 def encode(weights: BFloat16s) -> BF12Matrix:

@@ -16,8 +16,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from skerry_core.weights.bf12 import BF12_GROUP, BF12Matrix, encode
-from skerry_core.weights.tensors import Bytes, FileTensor, WeightsError
+from skerry_core.weights.bf12 import BF12_GROUP, BF12Matrix, check_escapes, encode
+from skerry_core.weights.tensors import Bytes, FileTensor, MadeMatrix, WeightsError
 
 METHOD: Final = "bf12"
 VERSION: Final = 1
@@ -64,9 +64,9 @@ def _matrix(tensors: Mapping[str, FileTensor], whole: str, file: str) -> FileTen
             )
         return tensor
 
-    rows, columns = shape
-    signs, codes = part(_SIGNS, "U8", shape), part(_CODES, "U8", (rows, columns // 2))
-    firsts = part(_FIRSTS, "U8", (rows,))
+    in_row = shape[1] // BF12_GROUP
+    signs, codes = part(_SIGNS, "U8", shape), part(_CODES, "U8", (shape[0], shape[1] // 2))
+    firsts = part(_FIRSTS, "U8", (shape[0],))
     escapes = FileTensor("I32", (0,), np.empty(0, np.uint8))
     exponents = FileTensor("U8", (0, BF12_GROUP), np.empty((0, BF12_GROUP), np.uint8))
     if f"{whole}.{_ESCAPES}" in tensors:
@@ -74,16 +74,31 @@ def _matrix(tensors: Mapping[str, FileTensor], whole: str, file: str) -> FileTen
         escapes = part(_ESCAPES, "I32", (number,))
         exponents = part(_EXPONENTS, "U8", (number, BF12_GROUP))
 
-    def decoded() -> Bytes:
+    def decoded(rows: range, columns: range) -> Bytes:
+        first, end = columns.start // BF12_GROUP, -(-columns.stop // BF12_GROUP)
+        wide = range(first * BF12_GROUP, end * BF12_GROUP)
+        halves = range(wide.start // 2, wide.stop // 2)
+        own_signs = signs.cut(-2, rows).cut(-1, wide)
+        own_codes = codes.cut(-2, rows).cut(-1, halves)
         groups = np.frombuffer(escapes.data, "<i4")
-        by_group = exponents.data.reshape(-1, BF12_GROUP)
         try:
-            matrix = BF12Matrix(signs.rows, codes.rows, firsts.data, groups, by_group)
-            return matrix.decoded().reshape(-1).view(np.uint8)
+            check_escapes(groups, shape)
+            some = range(*np.searchsorted(groups, [r * in_row for r in (rows.start, rows.stop)]))
+            row, group = np.divmod(groups[some.start : some.stop], in_row)
+            is_own = (group >= first) & (group < end)
+            local = (row - rows.start) * (end - first) + group - first
+            by_group = exponents.cut(-2, some).data.reshape(-1, BF12_GROUP)
+            matrix = BF12Matrix(
+                own_signs.by_row, own_codes.by_row, firsts.cut(-1, rows).data,
+                local[is_own].astype(np.int32), by_group[is_own],
+            )  # fmt: skip
+            bits = matrix.decoded()
         except ValueError as error:
             raise WeightsError(f"{file}: tensor {whole!r}: {error}") from None
+        kept = bits[:, columns.start - wide.start :][:, : len(columns)]
+        return np.ascontiguousarray(kept).view(np.uint8)
 
-    return FileTensor("BF16", shape, decoded)
+    return FileTensor("BF16", shape, MadeMatrix(decoded, range(shape[0]), range(shape[1])))
 
 
 def write_bf12(path: Path, tensors: Mapping[str, FileTensor]) -> Generator[int]:

@@ -10,15 +10,13 @@ from math import prod
 from typing import Any, TypeGuard
 
 from skerry_core.weights.files import read_json_object
-from skerry_core.weights.tensors import Bytes, FileTensor, WeightsError, row_bytes
+from skerry_core.weights.tensors import RAW_FORMATS, Bytes, FileTensor, WeightsError, row_bytes
 
 _MAX_HEADER = 16 << 20  # bytes; a 70B model's is about 100 KB
 _MAX_TENSORS = 1 << 16
 _MAX_DIMS = 4
 _MAX_SIZE = 1 << 62  # elements along a dimension
 _FLOATS = ("F32", "F16", "BF16")
-RAW_FORMATS = {"F8_E4M3": 1, "U8": 1, "I32": 4, "I64": 8}
-"""Formats of what weights are made of, and bytes of an element."""
 
 
 def read_safetensors(
@@ -66,8 +64,7 @@ def _tensor(where: str, entry: Any, body: Bytes, *, takes_raw: bool) -> FileTens
     if not _are_sizes(offsets) or len(offsets) != 2:
         raise WeightsError(f"{where} has data_offsets {offsets!r}")
     begin, end = offsets
-    columns = RAW_FORMATS[format_] * shape[-1] if is_raw else row_bytes(format_, shape[-1])
-    size = prod(shape[:-1]) * columns
+    size = prod(shape[:-1]) * row_bytes(format_, shape[-1])
     if end - begin != size or end > len(body):
         raise WeightsError(
             f"{where} of {size} bytes is said to lie at {begin} to {end} of {len(body)}"

@@ -6,7 +6,7 @@ The quantised formats are GGML's: rows of blocks, each with its own scales (ggml
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
 
@@ -31,6 +31,21 @@ class TruncatedFile(WeightsError):
 
 
 @dataclass(frozen=True, slots=True)
+class MadeMatrix:
+    """Rows and columns of a matrix that does not lie in the file as it is wanted."""
+
+    make: Callable[[range, range], Bytes]
+    """Makes u8[rows, bytes] of neighbouring rows, and of columns in whole blocks; of the file it
+    reads what they need."""
+    rows: range  # perhaps with gaps
+    columns: range
+
+    def __call__(self) -> Bytes:
+        together = range(self.rows.start, self.rows[-1] + 1) if self.rows else self.rows
+        return self.make(together, self.columns)[:: self.rows.step]
+
+
+@dataclass(frozen=True, slots=True)
 class FileTensor:
     """An array of a weight file, still in the file's format."""
 
@@ -47,7 +62,7 @@ class FileTensor:
         if isinstance(self.source, tuple):
             return np.stack([part.by_row for part in self.source])
         made = self.source() if callable(self.source) else self.source
-        return made.reshape(*self.shape[:-1], -1)
+        return made.reshape(*self.shape[:-1], row_bytes(self.format, self.shape[-1]))
 
     @property
     def data(self) -> Bytes:
@@ -67,6 +82,39 @@ class FileTensor:
         data are read."""
         return self.source if isinstance(self.source, tuple) else (self,)
 
+    def cut(self, axis: int, part: range) -> FileTensor:
+        """Return some rows (axis -2) or neighbouring columns (-1), of each matrix of a stack, or
+        elements of a vector (-1). No more is read of the file, unless the whole has to be made.
+
+        Raises ValueError for columns that are not whole blocks.
+        """
+        shape, source = list(self.shape), self.source
+        shape[axis] = len(part)
+        first, end = part.start, part.stop
+        if axis == -1:
+            first, end = (row_bytes(self.format, column) for column in (first, end))
+        own: Callable[[], Bytes] | tuple[FileTensor, ...]
+
+        def of_rows() -> Bytes:
+            return self.by_row[..., first : end : part.step, :]
+
+        def of_columns() -> Bytes:
+            return self.by_row[..., first:end]
+
+        if isinstance(source, tuple):  # each of which has the last two axes
+            own = tuple(each.cut(axis, part) for each in source)
+        elif isinstance(source, MadeMatrix):
+            which = slice(part.start, part.stop, part.step)
+            is_rows = axis == -2
+            own = replace(
+                source,
+                rows=source.rows[which] if is_rows else source.rows,
+                columns=source.columns if is_rows else source.columns[which],
+            )
+        else:
+            own = of_rows if axis == -2 else of_columns
+        return FileTensor(self.format, tuple(shape), own)
+
 
 class Format(NamedTuple):
     block_size: int  # elements
@@ -74,8 +122,14 @@ class Format(NamedTuple):
     decode: Callable[[Bytes], NDArray[np.generic]]  # u8[n, block_bytes] -> [n, block_size]
 
 
+RAW_FORMATS = {"F8_E4M3": 1, "U8": 1, "I32": 4, "I64": 8}
+"""Formats of what weights are made of, and bytes of an element."""
+
+
 def row_bytes(format_: str, columns: int) -> int:
     """Return bytes of one row. Raises ValueError unless whole blocks fill it."""
+    if format_ in RAW_FORMATS:
+        return RAW_FORMATS[format_] * columns
     block_size, block_bytes, _ = FORMATS[format_]
     if columns % block_size:
         raise ValueError(f"{columns} columns are not whole {format_} blocks of {block_size}")
@@ -87,56 +141,6 @@ def dequantize(tensor: FileTensor) -> Float32:
     _, block_bytes, decode = FORMATS[tensor.format]
     blocks = tensor.data.reshape(-1, block_bytes)
     return decode(blocks).astype(np.float32).reshape(tensor.shape)
-
-
-def quantize_q8_0(values: Float32) -> Bytes:
-    """Quantise rows f32[n, columns] in blocks of 32 to u8[n, bytes], like ggml: d = max |x| / 127
-    in f16, quants rounded half away from zero."""
-    blocks = values.reshape(-1, 32)
-    with np.errstate(all="ignore"):  # what is not a number stays so: its scale is none
-        scale = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(127)
-        scaled = blocks * np.where(scale == 0, np.float32(0), 1 / scale)
-        quants = np.trunc(scaled + np.copysign(np.float32(0.5), scaled)).astype(np.int8)
-    halves = scale.astype(np.float16).view(np.uint8)
-    joined: Bytes = np.concatenate([halves, quants.view(np.uint8)], axis=1)
-    return joined.reshape(len(values), -1)
-
-
-def quantize_q4_0(values: Float32) -> Bytes:
-    """Quantise rows as `quantize_q8_0` does, to 4 bits: d = the value furthest from 0, by -8."""
-    blocks = values.reshape(-1, 32)
-    with np.errstate(all="ignore"):
-        furthest = np.abs(blocks).argmax(axis=1, keepdims=True)
-        scale = np.take_along_axis(blocks, furthest, axis=1) / np.float32(-8)
-        scaled = blocks * np.where(scale == 0, np.float32(0), 1 / scale)
-        quants = np.minimum(np.trunc(scaled + np.float32(8.5)), 15).astype(np.uint8)
-    return _joined(values, [scale], quants)
-
-
-def quantize_q4_1(values: Float32) -> Bytes:
-    """Quantise rows to 4 bits from the least value on, in 15 equal steps to the greatest."""
-    blocks = values.reshape(-1, 32)
-    with np.errstate(all="ignore"):
-        least = blocks.min(axis=1, keepdims=True)
-        scale = (blocks.max(axis=1, keepdims=True) - least) / np.float32(15)
-        scaled = (blocks - least) * np.where(scale == 0, np.float32(0), 1 / scale)
-        quants = np.minimum(np.trunc(scaled + np.float32(0.5)), 15).astype(np.uint8)
-    return _joined(values, [scale, least], quants)
-
-
-def _joined(values: Float32, numbers: list[Float32], quants: Bytes) -> Bytes:
-    """Join each block's f16 numbers with its nibbles: values 0 to 15 low, 16 to 31 high."""
-    halves = [number.astype(np.float16).view(np.uint8) for number in numbers]
-    nibbles = quants[:, :16] | (quants[:, 16:] << _FOUR)
-    joined: Bytes = np.concatenate([*halves, nibbles], axis=1)
-    return joined.reshape(len(values), -1)
-
-
-QUANTIZERS: dict[str, Callable[[Float32], Bytes]] = {
-    "Q8_0": quantize_q8_0,
-    "Q4_0": quantize_q4_0,
-    "Q4_1": quantize_q4_1,
-}
 
 
 def _f16(data: Bytes) -> Float32:
@@ -196,14 +200,6 @@ def _mxfp4(blocks: Bytes) -> Float32:
     return half_powers(blocks[:, :1]) * values
 
 
-def _q5_0_as_q8_0(rows: Bytes) -> Bytes:
-    """Return rows u8[n, bytes] of Q5_0 as Q8_0, the same values with the same scales."""
-    blocks = rows.reshape(len(rows), -1, 22)
-    quants = five_bits(blocks[..., 2:6], blocks[..., 6:]) - np.uint8(16)
-    joined: Bytes = np.concatenate([blocks[..., :2], quants], axis=-1)
-    return joined.reshape(len(rows), -1)
-
-
 def _uint4(blocks: Bytes) -> Float32:
     quants = _nibbles(blocks[:, 3:]).astype(np.int16) - blocks[:, 2:3].astype(np.int16)
     return _f16(blocks[:, :2]) * quants.astype(np.float32)
@@ -251,19 +247,6 @@ FORMATS: dict[str, Format] = {
     name: Format(SUPER_BLOCK, each.block_bytes, _values_of(each))
     for name, each in SUPER_BLOCK_FORMATS.items()
 }
-
-
-def in_format(tensor: FileTensor, rows: Bytes, format_: str) -> Bytes:
-    """Return some rows u8[n, bytes] of a tensor in another format: F32, one of QUANTIZERS, and of
-    Q5_0 exactly Q8_0."""
-    if tensor.format == format_:
-        return rows
-    if (tensor.format, format_) == ("Q5_0", "Q8_0"):
-        return _q5_0_as_q8_0(rows)
-    shape = (len(rows), tensor.shape[-1])
-    values = dequantize(FileTensor(tensor.format, shape, rows.reshape(-1)))
-    quantize = QUANTIZERS.get(format_)
-    return values.view(np.uint8) if quantize is None else quantize(values)
 
 
 def check_shapes(

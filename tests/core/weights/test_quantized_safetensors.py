@@ -12,7 +12,8 @@ from tests.core.reference_model import ReferenceModel, kl_divergence
 from tests.core.runners.runner_suite import KINDS, teacher_forced
 from tests.core.weights.quantized_files import CONFIG, KINDS_OF_FILES, write
 
-from skerry_core.models.quantization import Quantization, join
+from skerry_core.models.checkpoint_joining import join
+from skerry_core.models.quantization import Quantization
 from skerry_core.models.weight_file import WeightFile
 from skerry_core.runners.packing.packed import packed_bytes
 from skerry_core.weights.files import map_file

@@ -25,9 +25,9 @@ from tests.core.reference_model import ReferenceModel
 from skerry_core.config import LayerConfig, ModelConfig, RopeConfig
 from skerry_core.models.weight_file import WeightFile, content_files
 from skerry_core.weights.gguf import GGUF_FORMATS
+from skerry_core.weights.quantizers import QUANTIZERS
 from skerry_core.weights.tensors import (
     FORMATS,
-    QUANTIZERS,
     FileTensor,
     WeightsError,
     dequantize,

@@ -44,7 +44,8 @@ from skerry_core.runners.packing.packed_file import (
     write_packed,
 )
 from skerry_core.weights.digests import FileDigests
-from skerry_core.weights.tensors import Bytes, FileTensor, WeightsError, dequantize, in_format
+from skerry_core.weights.quantizers import in_format
+from skerry_core.weights.tensors import Bytes, FileTensor, WeightsError, dequantize
 
 _PACKED_AT_ONCE = 1 << 20  # values: what is in between stays in a core's cache
 _FLOATS = ("F32", "F16", "BF16", "FP8")
