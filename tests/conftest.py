@@ -21,6 +21,11 @@ ROOT = Path(__file__).resolve().parent.parent
 
 settings.load_profile("skerry")  # `--hypothesis-profile=deep` loads the other one after it
 
+# The tests start hundreds of processes: half of what one costs is the compilation of our own source,
+# where an environment forbids Python to keep the result.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # Torch reads it when it is imported. Its threads spin while they wait for one another: where other
 # workers of the suite use the cores too, a small model takes several times as long on all of them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -78,7 +78,10 @@ def is_alive(pid: int) -> bool:
     """Whether the process runs; one that has ended and waits for its parent does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (
+        FileNotFoundError,
+        ProcessLookupError,
+    ):  # gone before it was opened, or before it was read
         return False
     return state != "Z"
 
