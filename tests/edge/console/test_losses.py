@@ -16,7 +16,7 @@ import pytest
 from tests.e2e.command import MODEL, SECONDS, Skerry, new_home
 from tests.e2e.up.test_topology import ask_node
 from tests.edge.console.browsing import PlatformPages, shot, until
-from tests.edge.console.test_load import report
+from tests.edge.console.replayed_load import report
 from tests.infra.watching import running
 
 from skerry_regions.models.model_files import ModelFiles

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from nats.aio.client import Client
-from tests.edge.gate.test_admission import ME, MODEL, OTHER, demand
+from tests.edge.gate.demands import ME, MODEL, OTHER, demand
 from tests.regions.drivers.faults import FAULTS_MOSTLY_SLOW, Fault, FaultPlan
 from tests.regions.drivers.nats_server import NatsCluster
 

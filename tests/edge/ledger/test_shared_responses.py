@@ -6,61 +6,34 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 from tests.edge.ledger.shared_stores import Drivers, Open, hit_everywhere
+from tests.edge.ledger.stored_responses import (
+    KEY_DRIVERS,
+    LARGE,
+    RESPONSE_DRIVERS,
+    SOME_FAULTS,
+    TENANT_BYTES,
+    TTL,
+    A,
+    B,
+    opened_keys,
+    patient,
+    stored,
+)
 from tests.regions.drivers.faults import Fault, FaultPlan
 from tests.regions.drivers.nats_server import NatsCluster
 
 from skerry.errors import IdempotencyMismatch, Unavailable
-from skerry.wire import Message
-from skerry_edge.ledger.idempotency import Claimed, IdempotencyKey, IdempotencyKeys, RequestKeys
-from skerry_edge.ledger.responses_store import Responses, ResponseStore, StoredResponse
+from skerry_edge.ledger.idempotency import Claimed, IdempotencyKey, RequestKeys
+from skerry_edge.ledger.responses_store import Responses, ResponseStore
 from skerry_edge.shared import nats_keys, nats_responses
-from skerry_edge.shared.nats_keys import NatsKeys
 from skerry_edge.shared.nats_responses import NatsResponses
 from skerry_regions.drivers.jetstream.stream import KeyedStream
-from skerry_regions.drivers.jetstream.tables import IDEMPOTENCY, RESPONSES
-
-A, B = "a" * 32, "b" * 32
-TTL = 1  # seconds, of the case that waits for it
-TENANT_BYTES = 2 << 20
-RESPONSE_DRIVERS = Drivers[Responses](
-    spec=RESPONSES,
-    nats=lambda stream: NatsResponses(stream, max_tenant_bytes=TENANT_BYTES),
-    sqlite=lambda path: ResponseStore(path, max_tenant_bytes=TENANT_BYTES),
-)
-KEY_DRIVERS = Drivers[RequestKeys](
-    spec=IDEMPOTENCY,
-    nats=lambda stream: NatsKeys(stream, max_tenant_keys=32),
-    sqlite=IdempotencyKeys,
-)
-SOME_FAULTS = [
-    "answer lost",
-    pytest.param("connection cut", marks=pytest.mark.slow),
-    pytest.param("leader stopped", marks=pytest.mark.slow),
-]
-
-Use = Callable[[Open[Responses]], Coroutine[Any, Any, None]]
-
-
-def stored(text: str = "hi") -> StoredResponse:
-    return StoredResponse(msgspec.Raw(b'{"id":"r"}'), [Message("assistant", text)], "eu", ["m"])
-
-
-LARGE = stored("x" * 700_000)  # in three pieces
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
-    cluster = NatsCluster(tmp_path_factory.mktemp("nats"), size=1)
-    yield cluster
-    cluster.stop()
+from skerry_regions.drivers.jetstream.tables import RESPONSES
 
 
 @pytest.fixture
@@ -179,18 +152,6 @@ def test_a_response_is_whole_or_absent_whatever_fails(cluster: NatsCluster, faul
     assert hit_everywhere(RESPONSE_DRIVERS, cluster, fault, case) >= 8
 
 
-# --- idempotency keys ----------------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def opened_keys(
-    driver: str, cluster: NatsCluster, folder: Path
-) -> AsyncGenerator[Open[RequestKeys]]:
-    made = KEY_DRIVERS.in_file(folder / "k.db") if driver == "sqlite" else KEY_DRIVERS.on(cluster)
-    async with made as open:
-        yield open
-
-
 def test_a_key_is_its_first_requests_at_any_edge(
     driver: str, cluster: NatsCluster, tmp_path: Path
 ) -> None:
@@ -240,19 +201,6 @@ def test_a_tenant_has_so_many_keys(cluster: NatsCluster) -> None:
             assert first.first_id == "again", "it had gone"
 
     asyncio.run(use())
-
-
-# --- both ----------------------------------------------------------------------------------------
-
-
-async def patient(call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """What a client gets who tries again: reads are not repeated by the store."""
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                return await call()
-            except Unavailable:
-                await asyncio.sleep(0.05)
 
 
 def test_servers_that_are_away_fail_no_request(tmp_path: Path) -> None:

@@ -2,86 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
-import signal
-import sqlite3
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.edge.ledger.journal_rows import (
+    DAY,
+    NOON,
+    Time,
+    admit,
+    admit_chained,
+    amount,
+    chains,
+    outcome_of,
+    total_of,
+)
 
-from skerry_edge.ledger import usage_journal
 from skerry_edge.ledger.stores import keeps_chains
-from skerry_edge.ledger.usage_journal import UsageEntry, UsageJournal
-from skerry_edge.ledger.usage_report import Totals, dimensions_of, journals, since_of, totals
-from skerry_edge.ledger.usage_tables import Amount, Outcome
-from skerry_regions.models.catalog import Price
-
-PRICE = Price(prompt=1.0, cached=0.25, output=4.0)
-NOON = 1_795_262_400.0  # 2026-11-21 12:00 UTC
-DAY = 86400.0
-
-
-class Time:
-    def __init__(self, now: float = NOON) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Time:
-    return Time()
-
-
-@pytest.fixture
-def journal(tmp_path: Path, clock: Time) -> Iterator[UsageJournal]:
-    journal = UsageJournal(tmp_path / "usage.db", edge="edge-1", clock=clock)
-    yield journal
-    journal.close()
-
-
-def admit(
-    journal: UsageJournal,
-    id: str = "r",
-    *,
-    tenant: str = "t",
-    token: str = "k",
-    model: str = "m",
-    prompt_tokens: int = 100,
-) -> UsageEntry:
-    return journal.admit(
-        id, tenant=tenant, token=token, model=model, prompt_tokens=prompt_tokens, price=PRICE
-    )
-
-
-def amount(output_tokens: int = 50, cached_tokens: int = 60) -> Amount:
-    return Amount(
-        prompt_tokens=100, cached_tokens=cached_tokens, output_tokens=output_tokens,
-        queue_seconds=0.5, prefill_seconds=1.0, decode_seconds=2.0,
-    )  # fmt: skip
-
-
-def total_of(journal: UsageJournal) -> Totals:
-    assert journal.flush()
-    with journals([journal.path]) as database:
-        (total,) = totals(database)
-    return total
-
-
-def outcome_of(journal: UsageJournal, id: str = "r") -> tuple[Outcome, int]:
-    assert journal.flush()
-    with sqlite3.connect(journal.path) as database:
-        row = database.execute("SELECT outcome, output_tokens FROM usage WHERE id = ?", (id,))
-        outcome, output_tokens = row.fetchone()
-    database.close()
-    return outcome, output_tokens
+from skerry_edge.ledger.usage_journal import UsageJournal
+from skerry_edge.ledger.usage_report import dimensions_of, journals, since_of, totals
+from skerry_edge.ledger.usage_tables import Amount
 
 
 def test_a_request_costs_what_its_phases_cost(journal: UsageJournal) -> None:
@@ -134,60 +74,6 @@ def test_of_two_that_broke_off_the_one_that_came_further_counts(journal: UsageJo
     assert outcome_of(journal) == ("cancelled", 30)
 
 
-DIES = """
-import os, signal, sqlite3, sys
-from pathlib import Path
-from skerry_edge.ledger.usage_journal import Amount, UsageJournal
-from skerry_regions.models.catalog import Price
-
-def admit(id):
-    price = Price(prompt=1.0, cached=0.25, output=4.0)
-    return journal.admit(id, tenant="t", token="k", model="m", prompt_tokens=100, price=price)
-
-journal = UsageJournal(Path(sys.argv[1]), edge="edge-1")
-admit("done").settle("completed", Amount(prompt_tokens=100, output_tokens=50))
-admit("running").progress = lambda: 7
-known = None
-while known != (7,):
-    journal.flush()
-    database = sqlite3.connect(sys.argv[1])
-    known = database.execute("SELECT output_tokens FROM usage WHERE id = 'running'").fetchone()
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_after_kill_9_all_is_settled_once_with_what_is_known(
-    tmp_path: Path, subprocess_env: dict[str, str]
-) -> None:
-    path = tmp_path / "usage.db"
-    killed = subprocess.run(
-        [sys.executable, "-c", DIES, str(path)], env=subprocess_env, check=False, timeout=60
-    )
-    assert killed.returncode == -signal.SIGKILL
-    other = UsageJournal(path, edge="edge-2")
-    assert outcome_of(other, "running") == ("running", 7)  # another edge's: not for it to settle
-    journal = UsageJournal(path, edge="edge-1")
-    assert outcome_of(journal, "running") == ("aborted", 7)
-    assert outcome_of(journal, "done") == ("completed", 50)
-    total = total_of(journal)
-    assert (total.requests, total.running, total.aborted) == (2, 0, 1)
-    assert total.cost == pytest.approx((100 + 50 * 4 + 100 + 7 * 4) * 1e-6)
-    other.close()
-    journal.close()
-
-
-def test_an_edge_that_still_drains_settles_after_its_successor_began(
-    journal: UsageJournal, clock: Time
-) -> None:
-    entry = admit(journal)
-    journal.flush()
-    successor = UsageJournal(journal.path, edge="edge-1", clock=clock)
-    assert outcome_of(successor) == ("aborted", 0)
-    entry.settle("completed", amount())
-    assert outcome_of(journal) == ("completed", 50)
-    successor.close()
-
-
 def test_rows_go_with_age_and_number(tmp_path: Path, clock: Time) -> None:
     path = tmp_path / "usage.db"
     journal = UsageJournal(path, edge="e", clock=clock)
@@ -201,29 +87,6 @@ def test_rows_go_with_age_and_number(tmp_path: Path, clock: Time) -> None:
         kept = [row[0] for row in database.execute("SELECT id FROM usage ORDER BY id")]
     assert kept == ["r3", "r4"]
     journal.close()
-
-
-def test_what_an_edge_left_that_never_came_back_is_settled_in_time(
-    journal: UsageJournal, clock: Time
-) -> None:
-    admit(journal, "left")
-    journal.flush()
-    for days, outcome in ((0.9, "running"), (1.1, "aborted")):
-        clock.now = NOON + days * DAY
-        other = UsageJournal(journal.path, edge="edge-2", clock=clock)
-        assert outcome_of(other, "left") == (outcome, 0)
-        other.close()
-
-
-def test_a_disk_that_takes_nothing_fails_no_request(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "usage.db").mkdir()
-    journal = UsageJournal(tmp_path / "usage.db", edge="e")
-    admit(journal).settle("completed", amount())
-    assert not journal.flush(0.05)
-    journal.close()
-    assert "cannot be written" in caplog.text
 
 
 def test_sums_by_dimension(journal: UsageJournal, clock: Time) -> None:
@@ -283,66 +146,6 @@ def test_dimensions() -> None:
             dimensions_of(wrong)
 
 
-@pytest.mark.parametrize(
-    ("prompt_tokens", "model"),
-    [(math.nan, "m"), (1 << 63, "m"), (1, "\ud800"), (1, object())],
-    ids=["null", "overflow", "surrogate", "type"],
-)
-def test_a_row_that_cannot_be_written_stops_no_other(
-    journal: UsageJournal, caplog: pytest.LogCaptureFixture, prompt_tokens: Any, model: Any
-) -> None:
-    before = admit(journal, "before")
-    admit(journal, "bad", prompt_tokens=prompt_tokens, model=model)
-    after = admit(journal, "after")
-    before.settle("completed", amount())
-    assert journal.flush()
-    after.settle("completed", amount())
-    assert total_of(journal).completed == 2
-    assert [outcome_of(journal, id)[0] for id in ("before", "after")] == ["completed"] * 2
-    assert caplog.text.count("is left out") == 1
-
-
-def test_progress_that_fails_ends_no_writer(
-    journal: UsageJournal, caplog: pytest.LogCaptureFixture
-) -> None:
-    asked = threading.Event()
-
-    def progress() -> int:
-        asked.set()
-        raise ZeroDivisionError
-
-    entry = admit(journal)
-    entry.progress = progress
-    assert asked.wait(60)
-    entry.settle("completed", amount())
-    assert outcome_of(journal) == ("completed", 50)
-    assert "ZeroDivisionError" in caplog.text
-
-
-def test_a_file_that_cannot_be_used_for_a_while_loses_nothing(
-    tmp_path: Path, clock: Time, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "usage.db").mkdir()
-    journal = UsageJournal(tmp_path / "usage.db", edge="edge-1", clock=clock)
-    admit(journal).settle("completed", amount())
-    assert not journal.flush(0.1)
-    (tmp_path / "usage.db").rmdir()
-    assert outcome_of(journal) == ("completed", 50)
-    journal.close()
-    assert "cannot be written" in caplog.text
-
-
-def chains(path: Path) -> list[bytes]:
-    with contextlib.closing(sqlite3.connect(path)) as database:
-        return [chain for (chain,) in database.execute("SELECT chain FROM usage ORDER BY number")]
-
-
-def admit_chained(journal: UsageJournal, id: str, chain: Callable[[], bytes]) -> UsageEntry:
-    return journal.admit(
-        id, tenant="t", token="k", model="m", prompt_tokens=64, price=PRICE, chain=chain
-    )
-
-
 def test_a_chain_is_made_on_the_writers_thread_and_costs_no_row(
     journal: UsageJournal, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -366,22 +169,6 @@ def test_a_chain_is_made_on_the_writers_thread_and_costs_no_row(
     assert journal.flush()
     assert outcome_of(journal, "c") == ("completed", 50)
     assert chains(journal.path) == [b"8 bytes.", b"", b""]  # what is complete never changes
-
-
-def test_prompts_do_not_gather_behind_a_disk_that_takes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(usage_journal, "MAX_UNNAMED", 10)
-    (tmp_path / "usage.db").mkdir()
-    journal = UsageJournal(tmp_path / "usage.db", edge="e")
-    for number in range(200):
-        admit_chained(journal, f"{number}", lambda: b"8 bytes.")
-    (tmp_path / "usage.db").rmdir()
-    assert journal.flush(30)
-    journal.close()
-    found = chains(journal.path)
-    assert len(found) == 200
-    assert 5 <= found.count(b"8 bytes.") < 100  # of ten statements, each time it has looked
 
 
 @pytest.mark.parametrize(("given", "keeps"), [("", True), ("1", True), (" 0", False)])

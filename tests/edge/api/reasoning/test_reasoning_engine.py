@@ -17,7 +17,7 @@ from skerry_regions.models.model_files import ModelFiles
 
 pytestmark = pytest.mark.model
 
-CACHE = Path(os.environ.get("SKERRY_TEST_HOME", Path(__file__).parents[3] / ".cache/skerry"))
+CACHE = Path(os.environ.get("SKERRY_TEST_HOME", Path(__file__).parents[4] / ".cache/skerry"))
 TEMPLATE = (  # the model's own layout, and a thought before each answer
     "{% for m in messages %}<|im_start|>{{ m.role }}\n"
     "{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}"

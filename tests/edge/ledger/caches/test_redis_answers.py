@@ -1,155 +1,31 @@
-"""Response caches: one suite over the edge's own, one of several edges, and both; and a server that
-is away, slow, emptied or full of other things."""
+"""A response cache of several edges: zones, bounds, and a server that is away, full or slow."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import shutil
 import signal
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.edge.ledger.caches.opened_caches import Opened, kept
 from tests.edge.ledger.redis_server import RedisServer
 from tests.edge.ledger.test_response_cache import KEY, OTHER_KEY, answer
 
-from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.keys import secret
-from skerry_cli.home.shared.answers import server_of, share_answers
+from skerry_cli.home.shared.answers import share_answers
 from skerry_cli.home.state import Home
-from skerry_edge.ledger.response_cache import AnswerCache, ResponseCache, StoredAnswer
+from skerry_edge.ledger.response_cache import ResponseCache
 from skerry_edge.shared.redis_answers import (
     FAILURES,
     FIRST_PAUSE,
     LONGEST_PAUSE,
     CircuitBreaker,
-    RedisAnswers,
     TieredAnswers,
 )
 
-SECRET = b"s" * 32
-PATIENT = 10.0  # seconds: no test depends on how fast the machine is
-
 pytestmark = pytest.mark.anyio
-if importlib.util.find_spec("redis") is None:
-    pytest.skip("redis-py is not installed", allow_module_level=True)
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[RedisServer]:
-    server = RedisServer()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def server(running: RedisServer) -> RedisServer:
-    running.ask("FLUSHALL")
-    return running
-
-
-class Opened:
-    """Caches that are closed in the end, and how looking ended."""
-
-    def __init__(self, server: RedisServer) -> None:
-        self.server = server
-        self.made: list[AnswerCache] = []
-        self.outcomes = Counter[str]()
-
-    def redis(
-        self,
-        zone: str = "eu",
-        secret: bytes = SECRET,
-        *,
-        max_tenant_bytes: int = 1 << 20,
-        max_entries: int = 100,
-        find_seconds: float = PATIENT,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> RedisAnswers:
-        def count(outcome: str) -> None:
-            self.outcomes[outcome] += 1
-
-        cache = RedisAnswers(
-            self.server.url, secret=secret, zone=zone, max_tenant_bytes=max_tenant_bytes,
-            max_entries=max_entries, find_seconds=find_seconds, count=count, clock=clock,
-        )  # fmt: skip
-        self.made.append(cache)
-        return cache
-
-
-@pytest.fixture
-def opened(server: RedisServer) -> Iterator[Opened]:
-    caches = Opened(server)
-    yield caches
-    for each in caches.made:
-        each.close()
-
-
-Open = Callable[..., AnswerCache]
-
-
-@pytest.fixture(params=["file", "redis", "both"])
-def opening(request: pytest.FixtureRequest, tmp_path: Path, opened: Opened) -> Open:
-    def open_one(max_tenant_bytes: int = 1 << 20) -> AnswerCache:
-        if request.param == "redis":
-            return opened.redis(max_tenant_bytes=max_tenant_bytes)
-        own = ResponseCache(tmp_path / "answers.db", max_tenant_bytes=max_tenant_bytes)
-        opened.made.append(own)
-        if request.param == "file":
-            return own
-        return TieredAnswers(own, opened.redis(max_tenant_bytes=max_tenant_bytes))
-
-    return open_one
-
-
-async def kept(cache: AnswerCache, tenant: str = "t", key: bytes = KEY) -> StoredAnswer | None:
-    """What is found once it was written: that is not waited for."""
-    for _ in range(3000):
-        if (found := await cache.find(tenant, key)) is not None:
-            return found
-        await asyncio.sleep(0.005)
-    return None
-
-
-# --- of every cache -------------------------------------------------------------------------------
-
-
-async def test_an_answer_comes_back_whole_at_another_edge(opening: Open) -> None:
-    cache = opening()
-    cache.keep("t", {KEY: 60}, answer())
-    assert await kept(cache) == answer()
-    assert await opening().find("t", KEY) == answer()
-    assert await cache.find("t", OTHER_KEY) is None
-
-
-async def test_no_tenant_finds_anothers(opening: Open) -> None:
-    cache = opening()
-    cache.keep("t", {KEY: 60}, answer())
-    await kept(cache)
-    assert await cache.find("u", KEY) is None
-
-
-async def test_a_tenant_makes_room_at_its_own_cost_the_oldest_first(opening: Open) -> None:
-    cache = opening(max_tenant_bytes=20_000)
-    cache.keep("other", {KEY: 60}, answer())
-    await kept(cache, "other")
-    for number in range(10):
-        cache.keep("t", {bytes([number]): 60}, answer(b"x" * 4000))
-        await kept(cache, "t", bytes([number]))
-    found = [await cache.find("t", bytes([number])) is not None for number in (9, 0, 1, 2)]
-    assert found == [True, False, False, False]
-    assert await cache.find("other", KEY) == answer()
-
-
-async def test_what_is_too_large_is_not_kept(opening: Open) -> None:
-    cache = opening(max_tenant_bytes=2000)
-    cache.keep("t", {KEY: 60}, answer(b"x" * 4000))
-    cache.keep("t", {OTHER_KEY: 60}, answer())
-    await kept(cache, key=OTHER_KEY)
-    assert await cache.find("t", KEY) is None
 
 
 # --- of one that several edges share --------------------------------------------------------------
@@ -333,28 +209,3 @@ async def test_an_edge_shares_by_the_key_root_of_its_home(
     assert await stranger.find("t", KEY) is None
     for cache in (one, other, stranger):
         cache.close()
-
-
-# --- which server ---------------------------------------------------------------------------------
-
-
-def test_each_zone_has_its_own_server() -> None:
-    text = "redis://:a=b@10.0.0.9:6379/0 eu=rediss://cache.eu.example"
-    assert server_of(text, "global") == "redis://:a=b@10.0.0.9:6379/0"
-    assert server_of(text, "eu") == "rediss://cache.eu.example"
-    assert server_of(text, "us") is None
-    assert server_of("", "global") is None
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("http://:secret@a", "is \\[ZONE=\\]redis://"),
-        ("eu=10.0.0.9", "is \\[ZONE=\\]redis://"),
-        ("redis://:secret@a redis://b", "two servers for global"),
-    ],
-)
-def test_what_is_no_server(text: str, message: str) -> None:
-    with pytest.raises(CannotStart, match=message) as refused:
-        server_of(text, "global")
-    assert "secret" not in str(refused.value)

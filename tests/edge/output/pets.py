@@ -1,0 +1,10 @@
+"""A schema."""
+
+from __future__ import annotations
+
+PET = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "legs": {"type": "integer"}},
+    "required": ["name", "legs"],
+    "additionalProperties": False,
+}
