@@ -1,10 +1,11 @@
 """`python -m bench.gpu_aot [90]`: what Triton's kernels take of a GPU, without one.
 
 Compiles every kernel for a compute capability, as the runner launches it for Llama-3.1-8B, and
-prints registers, bytes that do not fit into them, shared memory and instructions. Fails when one
-needs more shared memory than there is; at 9.0, which the kernels are written for, also when one
-spills, or has more instructions than its budget, in all or for each weight: then it would be slower
-than when it was last looked at, and only a GPU could say by how much.
+prints registers, bytes that do not fit into them, shared memory, what each thread requests of
+memory before it waits for the kernel before, and instructions. Fails when one needs more shared
+memory than there is; at 9.0, which the kernels are written for, also when one spills, requests
+nothing ahead, or has more instructions than its budget, in all or for each weight: then it would be
+slower than when it was last looked at, and only a GPU could say by how much.
 """
 
 from __future__ import annotations
@@ -19,10 +20,19 @@ from rich.table import Table
 SHARED_MEMORY = {80: 163 << 10, 90: 227 << 10}  # bytes a program may have, CUDA C programming guide
 BUDGETS = {
     "decode": {
-        "_rotate_and_store": 296, "_attend_split": 1032, "_merge_splits": 336,
+        "_attend_split": 1968,
+    },
+    "decode, windows and norms": {
+        "_attend_split": 2496,
+    },
+    "decode, KV in int8": {
+        "_attend_split": 2672,
+    },
+    "decode, KV in fp8": {
+        "_attend_split": 2656,
     },
     "attention": {
-        "_rotate_and_store": 296, "_attend_split": 1032, "_merge_splits": 336,
+        "_rotate_and_store": 288, "_attend_split": 1728,
         "_attend_whole": 1816, "_copy": 216, "_sum": 208,
     },
     "operations": {
@@ -33,22 +43,22 @@ BUDGETS = {
         "_gather": 1408, "_settle": 4240,
     },
     "windows and norms": {
-        "_rotate_and_store": 680, "_attend_split": 1152, "_merge_splits": 336,
+        "_rotate_and_store": 672, "_attend_split": 1824,
         "_attend_whole": 1400, "_copy": 216, "_sum": 208,
     },
     "KV in int8": {
-        "_rotate_and_store": 512, "_attend_split": 1552, "_merge_splits": 336,
+        "_rotate_and_store": 504, "_attend_split": 2256,
         "_attend_whole": 2360, "_copy": 328, "_sum": 208,
     },
     "KV in fp8": {
-        "_rotate_and_store": 480, "_attend_split": 1536, "_merge_splits": 336,
+        "_rotate_and_store": 472, "_attend_split": 2248,
         "_attend_whole": 2360, "_copy": 328, "_sum": 208,
     },
     "few rows": {
-        "_product_few": 1032,
+        "_product_few": 1064,
     },
     "few rows, 16": {
-        "_product_few": 1288,
+        "_product_few": 1368,
     },
     "weights in bf12": {
         "_product_12": 1888, "_decode_12": 1296,
@@ -61,6 +71,12 @@ BUDGETS = {
     },
     "weights in int8, 64 rows": {
         "_product_narrow": 752,
+    },
+    "weights in int8, groups of 16": {
+        "_product_narrow": 944, "_widen": 136,
+    },
+    "weights in int8, groups of 16, 64 rows": {
+        "_product_narrow": 1088,
     },
     "weights in int4": {
         "_product_narrow": 552, "_widen": 128,
@@ -85,15 +101,21 @@ launched in float32 has none: it may spill, since nothing is served so."""
 PER_WEIGHT = {
     "weights in bf12": 8.0, "weights in int8": 4.0, "weights in int8, 16 rows": 4.8,
     "weights in fp8": 3.8, "weights in int4": 4.2, "weights in int4, 16 rows": 5.2,
+    "weights in int8, groups of 16": 16.4,
 }  # fmt: skip
 """Instructions that a product may take for each weight of a decode step, of up to 8 rows unless
 said: an H200 issues 10.3 while the bytes of a weight of 12 bits arrive, 7.3 while those of one in
-int8 do, with its part of a scale, and 4.3 in int4, with a minimum. Of bf12, what is outside of
-windows, one pair in 3,000, is a loop of its own and not counted."""
+int8 do, with its part of a scale, and 4.3 in int4, with a minimum. Groups of 16 with minima, what
+matrices become whose formats are mixed, take twice the time of their bytes. Of bf12, what is
+outside of windows, one pair in 3,000, is a loop of its own and not counted."""
 
 
 BUFFERED = {"_attend_split", "_attend_whole", "_product", "_product_few", "_product_narrow"}
 """Kernels that load the next turn of their loops while they compute this one."""
+
+
+AHEAD = {"_product_few"}
+"""Kernels that have weights fetched before they wait for the kernel before."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -105,7 +127,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     os.environ["TRITON_INTERPRET"] = "0"  # before Triton is imported
-    from bench.device.compiled_kernels import LOOP_WEIGHTS, usages
+    from bench.device.compiled_kernels import usages
 
     table = Table(title=f"compute capability {options.capability / 10:.1f}")
     for column in (
@@ -114,6 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
         "registers",
         "spilled",
         "shared",
+        "ahead",
         "instructions",
         "budget",
         "a weight",
@@ -132,17 +155,18 @@ def main(arguments: list[str] | None = None) -> int:
             faults.append(f"{name} has {usage.instructions} instructions, its budget is {budget}")
         if is_judged and usage.kernel in BUFFERED and usage.buffers < 2:
             faults.append(f"{name} waits for each load, it has {usage.buffers} buffers")
-        weights = LOOP_WEIGHTS.get((usage.kernel, usage.threads)) if is_judged else None
-        most = None if weights is None else PER_WEIGHT.get(usage.variant)
-        per_weight = usage.loop * usage.threads / (weights or 1)
-        if most is not None and per_weight > most:
+        if is_judged and usage.kernel in AHEAD and not usage.ahead:
+            faults.append(f"{name} requests nothing before it waits for the kernel before")
+        per_weight = usage.per_weight if is_judged else None
+        most = None if per_weight is None else PER_WEIGHT.get(usage.variant)
+        if per_weight is not None and most is not None and per_weight > most:
             faults.append(f"{name} takes {per_weight:.1f} instructions for a weight, not {most}")
         table.add_row(
             usage.variant, usage.kernel, *map(str, (usage.registers, usage.spilled, usage.shared)),
-            str(usage.instructions), "" if budget is None else str(budget),
-            "" if most is None else f"{per_weight:.1f}",
+            str(usage.ahead or ""), str(usage.instructions), "" if budget is None else str(budget),
+            "" if most is None or per_weight is None else f"{per_weight:.1f}",
         )  # fmt: skip
-    console = Console(width=110)
+    console = Console(width=120)
     console.print(table)
     console.print(*faults, sep="\n")
     return 1 if faults else 0

@@ -29,7 +29,9 @@ from bench.device.peers import gpu_peers
 from bench.device.peers.gpu_compiled import Attention
 from skerry_core.batch import Int32
 from skerry_core.config import BLOCK_SIZE
-from skerry_core.kernels.triton.attention import ContextPieces, Tiles, attend_split
+from skerry_core.kernels.triton.attention import Tiles
+from skerry_core.kernels.triton.split_attention import ContextPieces, attend_split
+from skerry_core.kernels.triton.triton_ops import NewHeads
 from skerry_core.runners.torch.decoder_loading import load_decoder
 from skerry_core.runners.torch.triton_arrangement import pieces_of
 
@@ -140,7 +142,7 @@ def attention(subject: Subject) -> list[Figure]:
     inputs = decode_attention(subject, s.long_rows, s.long_context)
     run = partial(
         attend_split, inputs.q, inputs.kv[0], inputs.positions, inputs.tiles, inputs.pieces,
-        inputs.out, window=None,
+        inputs.out, window=None, new=inputs.new,
     )  # fmt: skip
     rate = inputs.kv.nbytes / subject.kernel_seconds(run)
     name = f"attention, {s.long_rows} rows, context {s.long_context}"
@@ -157,6 +159,7 @@ class DecodeAttention:
     tiles: Tiles
     pieces: ContextPieces
     out: Tensor
+    new: NewHeads
 
 
 def decode_attention(
@@ -165,19 +168,25 @@ def decode_attention(
     s, c, device = subject.sizes, subject.sizes.model, subject.device
     per_row = num_blocks([context])
     shape = (layers, 2, count * per_row, c.num_kv_heads, BLOCK_SIZE, c.head_dim)
-    q = torch.randn(count, c.num_heads, c.head_dim, dtype=s.dtype, device=device)
+    q = torch.randn(
+        count, c.num_heads + 2 * c.num_kv_heads, c.head_dim, dtype=s.dtype, device=device
+    )
     tables = np.arange(count * per_row, dtype=np.int32).reshape(count, per_row)
     rows, ones = np.arange(count, dtype=np.int32), np.ones(count, np.int32)
     positions = np.full(count, context - 1, np.int32)
+    slots = tables[:, (context - 1) // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
+    angles = torch.rand(context, c.head_dim // 2, device=device)
     host = pieces_of((rows, rows, ones), positions, tables)
+    arrivals = torch.zeros(len(host.tiles), c.num_kv_heads, dtype=torch.int32, device=device)
 
     def put(array: Int32) -> Tensor:
         return torch.from_numpy(array).to(device)
 
     return DecodeAttention(
         q, torch.randn(shape, dtype=s.dtype, device=device), put(positions),
-        Tiles(put(rows), put(rows), put(ones), longest=1),
-        ContextPieces(*map(put, host.arrays), num_parts=host.num_parts), torch.empty_like(q),
+        Tiles(put(rows), put(rows), put(ones)),
+        ContextPieces(*map(put, host.arrays), arrivals=arrivals, num_parts=host.num_parts),
+        torch.empty_like(q[:, : c.num_heads]), NewHeads(put(slots), (angles.cos(), angles.sin())),
     )  # fmt: skip
 
 

@@ -18,7 +18,13 @@ from skerry_core.config import BLOCK_SIZE
 from skerry_core.kernels.torch.quantized import Matrix, NarrowWeights, in_fewer_bits
 from skerry_core.kernels.torch.torch_sampling import DRAW, MASS
 from skerry_core.kernels.triton import attention as triton_attention
-from skerry_core.kernels.triton import few_products, invariant_product, triton_ops, triton_sampling
+from skerry_core.kernels.triton import (
+    few_products,
+    invariant_product,
+    split_attention,
+    triton_ops,
+    triton_sampling,
+)
 from skerry_core.kernels.triton import matmul as triton_matmul
 from skerry_core.runners.torch.triton_arrangement import tiles
 
@@ -62,14 +68,14 @@ def _decode_attention(subject: Subject, rows: int, name: str) -> Case:
     inputs = decode_attention(
         subject, rows, subject.sizes.context, layers=min(4, subject.sizes.model.num_layers)
     )
-    module = triton_attention
+    module = split_attention
     programs = [Change(module, "_PROGRAMS", n) for n in (256, 1024, 2048)]
 
     def call() -> Tensor:
         for kv in inputs.kv:
             module.attend_split(
                 inputs.q, kv, inputs.positions, inputs.tiles, inputs.pieces, inputs.out,
-                window=None, programs=module._PROGRAMS,
+                window=None, new=inputs.new, programs=module._PROGRAMS,
             )  # fmt: skip
         return inputs.out
 
@@ -92,7 +98,7 @@ def _prefill_attention(subject: Subject, name: str) -> Case:
         most = module.tile_tokens(module.WHOLE_TILE, c.num_heads // c.num_kv_heads)
         host = tiles(np.zeros(1, np.int32), np.array([count], np.int32), np.array([True]), most)
         rows, starts, lengths = (torch.from_numpy(each).to(device) for each in host)
-        cut = module.Tiles(rows, starts, lengths, longest=most)
+        cut = module.Tiles(rows, starts, lengths)
 
         def call() -> Tensor:
             module.attend_whole(q, kv, tables, positions, cut, out, window=None)
@@ -190,9 +196,11 @@ def _elementwise(subject: Subject, rows: int, name: str) -> Case:
     weight = torch.ones(c.hidden_size, dtype=s.dtype, device=subject.device)
 
     def call() -> Tensor:
-        for _ in range(_LAYERS):
-            normed, total = triton_ops.add_rms_norm(x, branch, weight, 1e-5)
-            gated = triton_ops.swiglu(gate_up)
+        made = [
+            (*triton_ops.add_rms_norm(x, branch, weight, 1e-5), triton_ops.swiglu(gate_up))
+            for _ in range(_LAYERS)
+        ]
+        normed, total, gated = made[-1]
         return torch.cat([normed.flatten(), total.flatten(), gated.flatten()])
 
     num_bytes = 4 * x.nbytes + 1.5 * gate_up.nbytes

@@ -70,7 +70,7 @@ def test_the_residual_stream_behind_it(tokens: int, groups: int, outputs: int, s
 
 
 @pytest.mark.skipif(DEVICE.type == "cuda", reason="recorded in Triton's interpreter")
-def test_a_decode_step_launches_seven_kernels_for_each_layer(
+def test_a_decode_step_launches_five_kernels_for_each_layer(
     models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner = TorchRunner.open(
@@ -78,10 +78,7 @@ def test_a_decode_step_launches_seven_kernels_for_each_layer(
     )
     with launches(monkeypatch) as launched:
         runner.launch(batch_of(Piece([3], 0, [2])))
-    layer = [
-        "_product_few", "_rotate_and_store", "_attend_split", "_merge_splits",
-        "_product_few", "_product_few", "_product_few",
-    ]  # fmt: skip
+    layer = ["_product_few", "_attend_split", "_product_few", "_product_few", "_product_few"]
     step = launched[launched.index("_feed") : launched.index("find_peaks")]
     before, after = ["_feed", "embedding"], ["index_select", "_norm", "linear"]
     assert step == before + layer * len(MODELS["qwen2"].layers) + after

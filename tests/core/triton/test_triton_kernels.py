@@ -10,7 +10,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.paged_kv import DEVICE
-from tests.core.triton.triton_values import Float64, check_close, dtypes, random, wide
+from tests.core.triton.triton_values import (
+    EPS,
+    check_close,
+    dtypes,
+    eighths,
+    normed,
+    random,
+    rotary,
+    rotated,
+    wide,
+)
 from tests.properties import examples
 from torch import Tensor
 
@@ -19,18 +29,12 @@ pytest.importorskip("triton")
 from skerry_core.kernels.torch.quantized import LARGEST
 from skerry_core.kernels.triton import blocks as triton_blocks
 from skerry_core.kernels.triton import triton_ops
+from skerry_core.kernels.triton.triton_ops import NewHeads
 from skerry_core.page_checksums import page_checksums
 
 pytestmark = [pytest.mark.gpu, pytest.mark.triton]
 
-EPS = 1e-5
-
 # --- norms and activations -----------------------------------------------------------------------
-
-
-def normed(x: Tensor, weight: Tensor) -> Float64:
-    mean_squares = (wide(x) ** 2).mean(-1, keepdims=True)
-    return wide(x) / np.sqrt(mean_squares + EPS) * wide(weight)
 
 
 @settings(max_examples=examples(4), deadline=None)
@@ -49,11 +53,6 @@ def test_norms_and_swiglu(tokens: int, width: int, dtype: torch.dtype) -> None:
 
 
 # --- rotation and the KV store -------------------------------------------------------------------
-
-
-def rotary(width: int) -> tuple[Tensor, Tensor]:
-    angles = torch.arange(200)[:, None] * (0.1 ** (torch.arange(width // 2) / width))
-    return angles.cos().to(DEVICE), angles.sin().to(DEVICE)
 
 
 def at(positions: np.ndarray[Any, Any], slots: np.ndarray[Any, Any]) -> tuple[Tensor, Tensor]:
@@ -93,7 +92,8 @@ def test_heads_are_normed_rotated_and_stored_in_one_launch(
     where = at(positions, slots)
     q_norm, k_norm = norms if is_normed else (None, None)
     rope = (cos, sin) if is_rotated else None
-    triton_ops.rotate_and_store(heads, kv, *where, rope, q_norm=q_norm, k_norm=k_norm, eps=EPS)
+    new = NewHeads(where[1], rope, q_norm, k_norm, EPS)
+    triton_ops.rotate_and_store(heads, kv, where[0], new)
     keys = kv[0, slots // 64, :, slots % 64]
     for told, part, norm in zip((heads[:, :count], keys), parts, norms, strict=False):
         x = normed(part, norm) if is_normed else wide(part)
@@ -102,26 +102,6 @@ def test_heads_are_normed_rotated_and_stored_in_one_launch(
     assert torch.equal(kv[1, slots // 64, :, slots % 64], parts[2])
     kv[:, slots // 64, :, slots % 64] = 0
     assert not kv.any()  # nothing else was written
-
-
-def rotated(x: Float64, cos: Float64, sin: Float64) -> tuple[Float64, Float64]:
-    """Halves of [T, heads, D] rotated by [T, D / 2]; and the magnitudes that it was made of."""
-    first, second = np.split(x, 2, axis=-1)
-    cos, sin = cos[:, None], sin[:, None]
-    turned = [first * cos - second * sin, second * cos + first * sin]
-    sizes = [np.abs(first * cos) + np.abs(second * sin), np.abs(second * cos) + np.abs(first * sin)]
-    return np.concatenate(turned, axis=-1), np.concatenate(sizes, axis=-1)
-
-
-def eighths(dtype: torch.dtype, *shape: int) -> Tensor:
-    """f32 values that a format of 8 bits holds, its largest in each row: so the scale is 1.
-
-    Triton's interpreter loses a carry where it rounds to e4m3fn, so nothing may be left to round.
-    """
-    most = LARGEST[dtype]
-    narrow = (most / 4 * random(*shape)).clamp(-most, most).to(dtype).float()
-    narrow[..., 0] = most
-    return narrow
 
 
 in_both_formats = pytest.mark.parametrize("dtype", LARGEST, ids=str)
@@ -142,7 +122,8 @@ def test_keys_and_values_in_eight_bits_are_shares_of_the_largest_of_each_head(
     scales = torch.zeros(2, 2, kv_heads, 64, device=DEVICE)
     slots = np.random.default_rng(tokens).permutation(128)[:tokens]
     where = at(np.zeros(tokens), slots)
-    triton_ops.rotate_and_store(heads.clone(), kv, *where, rotary(width), scales=scales)
+    new = NewHeads(where[1], rotary(width))
+    triton_ops.rotate_and_store(heads.clone(), kv, where[0], new, scales=scales)
     stored = kv.float() * scales[..., None]
     for kind, part in enumerate(heads[:, group * kv_heads :].split(kv_heads, dim=1)):
         assert torch.equal(stored[kind, slots // 64, :, slots % 64], part)

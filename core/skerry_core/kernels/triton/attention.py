@@ -4,12 +4,9 @@ A program serves one KV head and a tile of up to BLOCK / G consecutive tokens of
 with its G query heads, and goes through 64-token blocks in order. What no token of the tile sees is
 never loaded, since idle blocks may hold anything, NaN included.
 
-Two ways. `attend_split` cuts a context after every 256 tokens, whatever the batch, and merges the
-pieces in their order: for decoding, and, since a token's bits then depend on its context alone,
-where they are to be equal in any batch. Its programs go through a list of all pieces, so one long
-context costs what its own pieces do, not as many for every row. `attend_whole` goes through a
-context in one piece with a tile of many tokens: for prefill; what all of them see is not masked.
-A block that a token does not see leaves its maximum, sum and accumulator untouched, bit for bit.
+`attend_whole` goes through a context in one piece with a tile of many tokens: for prefill; what all
+of them see is not masked. `split_attention` has the other way. A block that a token does not see
+leaves its maximum, sum and accumulator untouched, bit for bit.
 """
 
 # Kernels are compiled from what looks like Python; its types are not.
@@ -28,11 +25,8 @@ from torch import Tensor
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.kernels.triton.triton_math import LOG2_E
 
-SPLIT_BLOCKS = 4  # blocks per piece of a context: 256 tokens
-SPLIT_TILE = 16  # rows of a tile: the least that tensor cores take
-_PROGRAMS = 512  # about as many as a device runs at a time: an empty one is not free
-_STAGES = 5  # of loads of a piece's blocks: the least with which Triton has two in flight
-WHOLE_TILE = 128  # rows of a tile in prefill, of which four warps have 64 in registers each
+WHOLE_TILE = 128  # rows of a tile, of which four warps have 64 in registers each
+_NARROW_STAGES = 5  # of loads of KV in 8 bits: the least with which Triton has two in flight
 
 _BLOCK: tl.constexpr = tl.constexpr(BLOCK_SIZE)
 
@@ -44,60 +38,11 @@ class Tiles:
     rows: Tensor  # i32[n]     the sequence's row of the block tables
     starts: Tensor  # i32[n]   the first token
     lengths: Tensor  # i32[n]  tokens, at most `tile_tokens`
-    longest: int  # of the lengths, as the host knows
-
-
-@dataclass(frozen=True, slots=True)
-class ContextPieces:
-    """Every piece of the tiles' contexts, in any order."""
-
-    tiles: Tensor  # i32[n]       whose it is
-    indices: Tensor  # i32[n]     which of its context
-    blocks: Tensor  # i32[n, SPLIT_BLOCKS]
-    parts: Tensor  # i32[tiles]   place of a tile's first part: of each piece one for each token
-    count: Tensor  # i32[1]       how many there are, of n
-    num_parts: int  # at most, as the host knows
 
 
 def tile_tokens(tile: int, group: int) -> int:
     """Return tokens of a tile of so many rows, where a KV head serves `group` query heads."""
     return max(tile // group, 1)
-
-
-def attend_split(
-    q: Tensor,  # [T, >= H, D], of which the first H heads are queries
-    kv: Tensor,  # [2, N, Hk, 64, D]
-    positions: Tensor,  # i32[T]
-    tiles: Tiles,
-    pieces: ContextPieces,
-    out: Tensor,  # [T, H, D], written
-    *,
-    window: int | None,
-    scales: Tensor | None = None,  # f32[2, N, Hk, 64] of KV in 8 bits
-    programs: int = _PROGRAMS,  # at most, or one for each KV head
-) -> None:
-    """Attend with every token of the tiles to its context, its own KV stored before.
-
-    A tile's lengths are at most `tile_tokens(SPLIT_TILE, H / Hk)`.
-    """
-    _, heads, width = out.shape
-    group = heads // kv.shape[2]
-    parts = out.new_empty((pieces.num_parts, heads, width), dtype=torch.float32)
-    sums = out.new_empty((pieces.num_parts, heads, 2), dtype=torch.float32)
-    turns = min(len(pieces.tiles), max(programs // kv.shape[2], 1))
-    _attend_split[(turns, kv.shape[2])](
-        q, kv, kv if scales is None else scales, positions, tiles.starts, tiles.lengths,
-        pieces.tiles, pieces.indices, pieces.blocks, pieces.parts, pieces.count, parts, sums,
-        q.stride(0), kv.stride(0), width**-0.5,
-        HEADS=heads, GROUP=group, WIDTH=width, PADDED=triton.next_power_of_2(width),
-        TILE=max(SPLIT_TILE, triton.next_power_of_2(group)), SPLIT=SPLIT_BLOCKS,
-        WINDOW=window or 0, IS_SCALED=scales is not None, num_warps=4, num_stages=_STAGES,
-    )  # fmt: skip
-    _merge_splits[(tiles.rows.shape[0], tiles.longest, heads)](
-        parts, sums, positions, tiles.starts, tiles.lengths, pieces.parts, out,
-        HEADS=heads, WIDTH=width, PADDED=triton.next_power_of_2(width), SPLIT=SPLIT_BLOCKS,
-        WINDOW=window or 0, num_warps=1,
-    )  # fmt: skip
 
 
 def attend_whole(
@@ -111,7 +56,10 @@ def attend_whole(
     window: int | None,
     scales: Tensor | None = None,  # f32[2, N, Hk, 64] of KV in 8 bits
 ) -> None:
-    """Attend as `attend_split` does, in one piece: up to `tile_tokens(WHOLE_TILE, H / Hk)`."""
+    """Attend with every token of the tiles to its context, its own KV stored before.
+
+    A tile's lengths are at most `tile_tokens(WHOLE_TILE, H / Hk)`.
+    """
     _, heads, width = out.shape
     group = heads // kv.shape[2]
     rows = min(WHOLE_TILE, 32) if q.dtype is torch.float32 else WHOLE_TILE  # of a program
@@ -123,79 +71,8 @@ def attend_whole(
         HEADS=heads, GROUP=group, WIDTH=width, PADDED=triton.next_power_of_2(width),
         TILE=max(rows, triton.next_power_of_2(group)), WINDOW=window or 0,
         IS_SCALED=scales is not None, num_warps=max(rows // 16, 4),
-        num_stages=3 if scales is None else _STAGES,
+        num_stages=3 if scales is None else _NARROW_STAGES,
     )  # fmt: skip
-
-
-@triton.jit
-def _attend_split(
-    q, kv, scales, positions, tile_starts, tile_lengths,
-    piece_tiles, piece_indices, piece_blocks, first_parts, num_pieces, parts, sums,
-    q_stride, value_offset, scale,
-    HEADS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr,
-    TILE: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr, IS_SCALED: tl.constexpr,
-):  # fmt: skip
-    """Attend to some pieces with one KV head: their unnormalised parts, maxima and sums."""
-    head, i, d = tl.program_id(1), tl.arange(0, TILE), tl.arange(0, PADDED)
-    heads = head * GROUP + i % GROUP
-    for piece in range(tl.program_id(0), tl.load(num_pieces), tl.num_programs(0)):
-        tile, split = tl.load(piece_tiles + piece), tl.load(piece_indices + piece)
-        length = tl.load(tile_lengths + tile)
-        is_row = (i // GROUP < length) & (i < TILE // GROUP * GROUP)
-        tokens = tl.load(tile_starts + tile) + i // GROUP
-        position = tl.load(positions + tokens, mask=is_row, other=-1)
-        first, _, last = _visible_range(position, is_row, WINDOW)
-        begin = tl.maximum(split * SPLIT, first // _BLOCK)
-        end = tl.minimum(split * SPLIT + SPLIT, last // _BLOCK + 1)
-        if begin < end:  # the window may be past it
-            at = tokens[:, None].to(tl.int64) * q_stride + heads[:, None] * WIDTH + d[None]
-            queries = tl.load(q + at, mask=is_row[:, None] & (d < WIDTH)[None], other=0.0)
-            largest, total, mixed = _nothing(TILE, PADDED)
-            largest, total, mixed = _attend_blocks(
-                largest, total, mixed, queries, kv, scales,
-                piece_blocks + (piece - split) * SPLIT, position, head,
-                begin, end, first, last, value_offset, scale,
-                HEADS // GROUP, WIDTH, PADDED, WINDOW, IS_SCALED, False,
-            )  # fmt: skip
-            part = tl.load(first_parts + tile) + split * length + i // GROUP
-            own = part.to(tl.int64) * HEADS + heads
-            tl.store(sums + 2 * own, largest, mask=is_row)
-            tl.store(sums + 2 * own + 1, total, mask=is_row)
-            is_own = is_row[:, None] & (d < WIDTH)[None]
-            tl.store(parts + own[:, None] * WIDTH + d[None], mixed, mask=is_own)
-
-
-@triton.jit
-def _merge_splits(
-    parts, sums, positions, tile_starts, tile_lengths, first_parts, out,
-    HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, SPLIT: tl.constexpr,
-    WINDOW: tl.constexpr,
-):  # fmt: skip
-    """Merge the pieces of one token of a tile and one query head, in order."""
-    tile, offset, head = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    length = tl.load(tile_lengths + tile)
-    if offset >= length:
-        return
-    token = tl.load(tile_starts + tile) + offset
-    position = tl.load(positions + token)
-    first = 0
-    if WINDOW:
-        first = tl.maximum(position - WINDOW + 1, 0) // (_BLOCK * SPLIT)
-    d = tl.arange(0, PADDED)
-    first_part = tl.load(first_parts + tile) + offset
-    largest, total = float("-inf"), 0.0
-    mixed = tl.zeros([PADDED], tl.float32)
-    for split in range(first, position // (_BLOCK * SPLIT) + 1):
-        at = (first_part + split * length).to(tl.int64) * HEADS + head
-        own = tl.load(sums + 2 * at)
-        new = tl.maximum(largest, own)
-        keep, add = tl.exp2(largest - new), tl.exp2(own - new)
-        part = tl.load(parts + at * WIDTH + d, mask=d < WIDTH, other=0.0)
-        total = total * keep + tl.load(sums + 2 * at + 1) * add
-        mixed = mixed * keep + part * add
-        largest = new
-    at = (token.to(tl.int64) * HEADS + head) * WIDTH + d
-    tl.store(out + at, (mixed / total).to(out.dtype.element_ty), mask=d < WIDTH)
 
 
 @triton.jit(do_not_specialize=["table_stride"])
@@ -213,23 +90,23 @@ def _attend_whole(
     is_row = (i // GROUP < length) & (i < TILE // GROUP * GROUP)
     tokens = tl.load(tile_starts + tile) + skipped + i // GROUP
     position = tl.load(positions + tokens, mask=is_row, other=-1)
-    first, nearest, last = _visible_range(position, is_row, WINDOW)
+    first, nearest, last = visible_range(position, is_row, WINDOW)
     heads, d = head * GROUP + i % GROUP, tl.arange(0, PADDED)
     table = tables + tl.load(tile_rows + tile) * table_stride
     is_own = is_row[:, None] & (d < WIDTH)[None]
     at = tokens[:, None].to(tl.int64) * q_stride + heads[:, None] * WIDTH + d[None]
     queries = tl.load(q + at, mask=is_own, other=0.0)
-    largest, total, mixed = _nothing(TILE, PADDED)
+    largest, total, mixed = nothing_seen(TILE, PADDED)
     begin = first // _BLOCK
     if not WINDOW:  # blocks that all tokens see, of which nothing is masked
         whole = (nearest + 1) // _BLOCK
-        largest, total, mixed = _attend_blocks(
+        largest, total, mixed = attend_blocks(
             largest, total, mixed, queries, kv, scales, table, position, head, begin, whole,
             first, last, value_offset, scale,
             HEADS // GROUP, WIDTH, PADDED, WINDOW, IS_SCALED, True,
         )  # fmt: skip
         begin = whole
-    _, total, mixed = _attend_blocks(
+    _, total, mixed = attend_blocks(
         largest, total, mixed, queries, kv, scales, table, position, head, begin,
         last // _BLOCK + 1, first, last, value_offset, scale,
         HEADS // GROUP, WIDTH, PADDED, WINDOW, IS_SCALED, False,
@@ -240,7 +117,7 @@ def _attend_whole(
 
 
 @triton.jit
-def _visible_range(position, is_row, WINDOW: tl.constexpr):
+def visible_range(position, is_row, WINDOW: tl.constexpr):
     """Return the first position that any row of a tile sees, the last that all see, and the last
     that any sees; this is -1 when there is no row."""
     nearest = tl.min(tl.where(is_row, position, 0x7FFFFFFF), axis=0)
@@ -249,14 +126,14 @@ def _visible_range(position, is_row, WINDOW: tl.constexpr):
 
 
 @triton.jit
-def _nothing(TILE: tl.constexpr, PADDED: tl.constexpr):
-    """Return what `_attend_blocks` has of rows that have seen nothing."""
+def nothing_seen(TILE: tl.constexpr, PADDED: tl.constexpr):
+    """Return what `attend_blocks` has of rows that have seen nothing."""
     largest = tl.full([TILE], float("-inf"), tl.float32)
     return largest, tl.zeros([TILE], tl.float32), tl.zeros([TILE, PADDED], tl.float32)
 
 
 @triton.jit
-def _attend_blocks(
+def attend_blocks(
     largest, total, mixed,  # of blocks before: -inf, 0 and 0 where rows saw none
     queries,  # [TILE, PADDED]
     kv, scales,

@@ -16,17 +16,16 @@ before it reads what that one wrote.
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from skerry_core.kernels.triton.dependent_launch import launch_options, prefetch
+
 MOST_ROWS = 16
 _OUTPUTS = 16  # of a program: what tensor cores take
-_PDL_CAPABILITY = (9, 0)
+_AHEAD = 4096  # bytes of a row of weights: as many as the loop's first loads, and one more
 
 
 def normed_linear(
@@ -52,29 +51,22 @@ def _launch(
 ) -> Tensor:  # fmt: skip
     count, inner = x.shape
     out = x.new_empty((count, num_outputs))
-    has_pdl = overlaps(x.device)
-    options: dict[str, Any] = {"launch_pdl": True} if has_pdl else {}
     _product_few[(triton.cdiv(num_outputs, _OUTPUTS),)](
         x, x if gain is None else gain, weight, x if bias is None else bias,
         x if stream is None else stream, out, count, num_outputs, inner, eps,
         IS_NORMED=gain is not None, IS_GATED=is_gated, HAS_BIAS=bias is not None,
-        IS_ADDED=stream is not None, HAS_PDL=has_pdl,
+        IS_ADDED=stream is not None, LINES=_AHEAD // (2 if is_gated else 1) // 64,
         ROWS=8 if count <= 8 else MOST_ROWS, OUTPUTS=_OUTPUTS, LANES=16, INNER=32,
-        num_warps=4, num_stages=3 if is_gated else 4, **options,
+        num_warps=4, num_stages=3 if is_gated else 4, **launch_options(x.device),
     )  # fmt: skip
     return out
-
-
-def overlaps(device: torch.device) -> bool:
-    """Return whether a kernel may begin before the one that it waits for has ended."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= _PDL_CAPABILITY
 
 
 @triton.jit(do_not_specialize=["rows"])
 def _product_few(
     x, gain, weight, bias, stream, out, rows, outputs, inner, eps,
     IS_NORMED: tl.constexpr, IS_GATED: tl.constexpr, HAS_BIAS: tl.constexpr,
-    IS_ADDED: tl.constexpr, HAS_PDL: tl.constexpr,
+    IS_ADDED: tl.constexpr, HAS_PDL: tl.constexpr, LINES: tl.constexpr,
     ROWS: tl.constexpr, OUTPUTS: tl.constexpr, LANES: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
     """Multiply [OUTPUTS, rows]."""
@@ -89,6 +81,11 @@ def _product_few(
     squares = tl.zeros([LANES, INNER, ROWS], tl.float32)
     if HAS_PDL:
         gdc_launch_dependents()
+        line = tl.arange(0, LINES) * (512 // weight.dtype.element_ty.primitive_bitwidth)
+        ahead = weight + output[:, None] * inner + tl.minimum(line, inner - 1)[None]
+        prefetch(ahead)
+        if IS_GATED:
+            prefetch(ahead + outputs.to(tl.int64) * inner)
         gdc_wait()
     for start in range(0, inner, LANES * INNER):
         is_inner = start + k < inner

@@ -1,7 +1,7 @@
 """What a decoder does besides attention and products, in fused Triton kernels.
 
 `rms_norm`, `add_rms_norm` and `swiglu` mean what they do in `torch_ops`. `rotate_and_store` is all
-that lies between a layer's projections and its attention, in one launch.
+that lies between a layer's projections and its attention, in one launch, unless attention does it.
 """
 
 # Kernels are compiled from what looks like Python; its types are not.
@@ -9,6 +9,8 @@ that lies between a layer's projections and its attention, in one launch.
 # pyright: reportArgumentType=false, reportGeneralTypeIssues=false
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -83,32 +85,46 @@ def _swiglu(gate_up, out, width, CHUNK: tl.constexpr):
     tl.store(out + row * width + i, value.to(out.dtype.element_ty), mask=i < width)
 
 
+@dataclass(frozen=True, slots=True)
+class NewHeads:
+    """What becomes of heads between a layer's projections and its attention.
+
+    Queries and keys are normed, and rotated by their positions, halves rotated; keys and values
+    are written to KV.
+    """
+
+    slots: Tensor  # i32[T]  where a token's KV goes: block * 64 + slot
+    rope: tuple[Tensor, Tensor] | None  # cosines and sines, f32[max_context, D / 2]
+    q_norm: Tensor | None = None  # [D]  norms of single heads (Qwen3)
+    k_norm: Tensor | None = None
+    eps: float = 0.0
+
+    @property
+    def is_normed(self) -> bool:
+        return self.q_norm is not None and self.k_norm is not None
+
+
 def rotate_and_store(
     heads: Tensor,  # [T, H + 2 * Hk, D]: queries, keys, values; queries are rotated in place
     kv: Tensor,  # [2, N, Hk, 64, D]
     positions: Tensor,  # i32[T]
-    slots: Tensor,  # i32[T]  where a token's KV goes: block * 64 + slot
-    rope: tuple[Tensor, Tensor] | None,  # cosines and sines, f32[max_context, D / 2]
+    new: NewHeads,
     *,
-    q_norm: Tensor | None = None,  # [D]  norms of single heads (Qwen3)
-    k_norm: Tensor | None = None,
-    eps: float = 0.0,
     scales: Tensor | None = None,  # f32[2, N, Hk, 64]: KV is in 8 bits, and times this
 ) -> None:
-    """Rotate queries and keys by their positions, halves rotated, unless there is no `rope`; write
-    keys and values to KV."""
+    """Do what is to be done with all heads of new tokens."""
     tokens, total, width = heads.shape
     kv_heads = kv.shape[2]
-    is_normed = q_norm is not None and k_norm is not None
-    cos, sin = (heads, heads) if rope is None else rope
+    cos, sin = (heads, heads) if new.rope is None else new.rope
     _rotate_and_store[(tokens, 3)](
-        heads, kv, kv if scales is None else scales, positions, slots, cos, sin,
-        q_norm if is_normed else heads, k_norm if is_normed else heads, kv.stride(0), eps,
+        heads, kv, kv if scales is None else scales, positions, new.slots, cos, sin,
+        heads if new.q_norm is None else new.q_norm, heads if new.k_norm is None else new.k_norm,
+        kv.stride(0), new.eps,
         HEADS=total - 2 * kv_heads, KV_HEADS=kv_heads, WIDTH=width,
         PADDED_HEADS=triton.next_power_of_2(total - 2 * kv_heads),
         PADDED_KV_HEADS=triton.next_power_of_2(kv_heads),
         PADDED_HALF=triton.next_power_of_2(width // 2),
-        IS_NORMED=is_normed, IS_ROTATED=rope is not None, MOST=LARGEST.get(kv.dtype, 0),
+        IS_NORMED=new.is_normed, IS_ROTATED=new.rope is not None, MOST=LARGEST.get(kv.dtype, 0),
     )  # fmt: skip
 
 
@@ -138,40 +154,64 @@ def _rotate_and_store(
     token, part = tl.program_id(0), tl.program_id(1)
     base = heads + token.to(tl.int64) * (HEADS + 2 * KV_HEADS) * WIDTH
     position, slot = tl.load(positions + token), tl.load(slots + token)
-    dtype = heads.dtype.element_ty
+    own = tl.arange(0, PADDED_KV_HEADS)
     if part == 0:
-        q1, q2, at, is_own = _halves(base, HEADS, PADDED_HEADS, PADDED_HALF, WIDTH)
+        q1, q2, at, is_own = _halves(base, tl.arange(0, PADDED_HEADS), HEADS, PADDED_HALF, WIDTH)
         if IS_NORMED:
             q1, q2 = _normed(q1, q2, q_norm, eps, PADDED_HALF, WIDTH)
         if IS_ROTATED:
             q1, q2 = _rotated(q1, q2, cos, sin, position, PADDED_HALF, WIDTH)
-        tl.store(base + at, q1.to(dtype), mask=is_own)
-        tl.store(base + at + WIDTH // 2, q2.to(dtype), mask=is_own)
+        tl.store(base + at, q1.to(base.dtype.element_ty), mask=is_own)
+        tl.store(base + at + WIDTH // 2, q2.to(base.dtype.element_ty), mask=is_own)
     elif part == 1:
-        keys = base + HEADS * WIDTH
-        k1, k2, _, _ = _halves(keys, KV_HEADS, PADDED_KV_HEADS, PADDED_HALF, WIDTH)
-        if IS_NORMED:
-            k1, k2 = _normed(k1, k2, k_norm, eps, PADDED_HALF, WIDTH)
-        if IS_ROTATED:
-            k1, k2 = _rotated(k1, k2, cos, sin, position, PADDED_HALF, WIDTH)
-        # Rounded as the activations are, so that KV holds what a plain path would put there.
-        k1, k2 = k1.to(dtype).to(tl.float32), k2.to(dtype).to(tl.float32)
-        _store(kv, scales, k1, k2, slot, KV_HEADS, PADDED_KV_HEADS, PADDED_HALF, WIDTH, MOST)
+        store_keys(
+            base + HEADS * WIDTH, kv, scales, position, slot, own, cos, sin, k_norm, eps,
+            KV_HEADS, WIDTH, PADDED_HALF, IS_NORMED, IS_ROTATED, MOST,
+        )  # fmt: skip
     else:
-        values = base + (HEADS + KV_HEADS) * WIDTH
-        v1, v2, _, _ = _halves(values, KV_HEADS, PADDED_KV_HEADS, PADDED_HALF, WIDTH)
-        _store(
-            kv + value_offset, scales + value_offset // WIDTH, v1, v2, slot,
-            KV_HEADS, PADDED_KV_HEADS, PADDED_HALF, WIDTH, MOST,
+        store_values(
+            base + (HEADS + KV_HEADS) * WIDTH, kv, scales, slot, own, value_offset,
+            KV_HEADS, WIDTH, PADDED_HALF, MOST,
         )  # fmt: skip
 
 
 @triton.jit
-def _halves(
-    base, COUNT: tl.constexpr, PADDED: tl.constexpr, HALF: tl.constexpr, WIDTH: tl.constexpr
-):
-    """Load both halves f32[PADDED, HALF] of COUNT heads; where the first lie, which are real."""
-    h, d = tl.arange(0, PADDED), tl.arange(0, HALF)
+def store_keys(
+    keys, kv, scales, position, slot,
+    h,  # of heads, powers of two in all: which ones
+    cos, sin, k_norm, eps,
+    KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr,
+    IS_NORMED: tl.constexpr, IS_ROTATED: tl.constexpr, MOST: tl.constexpr,
+):  # fmt: skip
+    """Store some keys of one token, whose first lies at `keys`."""
+    k1, k2, _, _ = _halves(keys, h, KV_HEADS, HALF, WIDTH)
+    if IS_NORMED:
+        k1, k2 = _normed(k1, k2, k_norm, eps, HALF, WIDTH)
+    if IS_ROTATED:
+        k1, k2 = _rotated(k1, k2, cos, sin, position, HALF, WIDTH)
+    # Rounded as the activations are, so that KV holds what a plain path would put there.
+    dtype = keys.dtype.element_ty
+    k1, k2 = k1.to(dtype).to(tl.float32), k2.to(dtype).to(tl.float32)
+    _store(kv, scales, k1, k2, slot, h, KV_HEADS, HALF, WIDTH, MOST)
+
+
+@triton.jit
+def store_values(
+    values, kv, scales, slot, h, value_offset,
+    KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr, MOST: tl.constexpr,
+):  # fmt: skip
+    """Store some values of one token, whose first lies at `values`."""
+    v1, v2, _, _ = _halves(values, h, KV_HEADS, HALF, WIDTH)
+    _store(
+        kv + value_offset, scales + value_offset // WIDTH, v1, v2, slot, h,
+        KV_HEADS, HALF, WIDTH, MOST,
+    )  # fmt: skip
+
+
+@triton.jit
+def _halves(base, h, COUNT: tl.constexpr, HALF: tl.constexpr, WIDTH: tl.constexpr):
+    """Load both halves f32[heads, HALF] of heads h; where the first lie, which are real."""
+    d = tl.arange(0, HALF)
     at = h[:, None] * WIDTH + d[None]
     is_own = (h < COUNT)[:, None] & (d < WIDTH // 2)[None]
     first = tl.load(base + at, mask=is_own, other=0.0).to(tl.float32)
@@ -205,12 +245,11 @@ def _rotated(first, second, cos, sin, position, HALF: tl.constexpr, WIDTH: tl.co
 
 @triton.jit
 def _store(
-    kv, scales, first, second, slot,
-    COUNT: tl.constexpr, PADDED: tl.constexpr, HALF: tl.constexpr, WIDTH: tl.constexpr,
-    MOST: tl.constexpr,
+    kv, scales, first, second, slot, h,
+    COUNT: tl.constexpr, HALF: tl.constexpr, WIDTH: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
     """Store heads of one token in their slot; in 8 bits as shares of the largest of each head."""
-    h, d = tl.arange(0, PADDED), tl.arange(0, HALF)
+    d = tl.arange(0, HALF)
     own = (slot // _BLOCK * COUNT + h).to(tl.int64) * _BLOCK + slot % _BLOCK
     if MOST:
         largest = tl.maximum(tl.max(tl.abs(first), axis=1), tl.max(tl.abs(second), axis=1))

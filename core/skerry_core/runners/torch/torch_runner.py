@@ -38,7 +38,7 @@ from skerry_core.runners.torch.opening import LoadedModel, TorchOptions, kv_form
 from skerry_core.runners.torch.paged_kv import PagedKV
 from skerry_core.runners.torch.rank_links import RankLinks
 
-VERSION = 5  # of the arithmetic: part of the numeric build
+VERSION = 6  # of the arithmetic: part of the numeric build
 
 
 class TorchRunner:

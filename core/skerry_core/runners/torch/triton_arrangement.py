@@ -11,12 +11,8 @@ from numpy.typing import NDArray
 from skerry_core.batch import ForwardBatch, Int32
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.kernels.torch.torch_sampling import adjusts, styles
-from skerry_core.kernels.triton.attention import (
-    SPLIT_BLOCKS,
-    SPLIT_TILE,
-    WHOLE_TILE,
-    tile_tokens,
-)
+from skerry_core.kernels.triton.attention import WHOLE_TILE, tile_tokens
+from skerry_core.kernels.triton.split_attention import SPLIT_BLOCKS, SPLIT_TILE
 from skerry_core.runners.device_sizes import USUAL_PIECES
 
 

@@ -46,15 +46,8 @@ from skerry_core.kernels.torch.torch_sampling import (
 from skerry_core.kernels.torch.torch_staging import send
 from skerry_core.kernels.triton import matmul as triton_matmul
 from skerry_core.kernels.triton import triton_ops
-from skerry_core.kernels.triton.attention import (
-    SPLIT_TILE,
-    WHOLE_TILE,
-    ContextPieces,
-    Tiles,
-    attend_split,
-    attend_whole,
-    tile_tokens,
-)
+from skerry_core.kernels.triton.attention import WHOLE_TILE, Tiles, attend_whole, tile_tokens
+from skerry_core.kernels.triton.split_attention import SPLIT_TILE, ContextPieces, attend_split
 from skerry_core.kernels.triton.triton_sampling import choose
 from skerry_core.runner import Progress
 from skerry_core.runners.device_sizes import row_buckets
@@ -96,14 +89,18 @@ class _Inputs:
     styles: list[Tensor]
 
     @classmethod
-    def of(cls, step: Arrangement, device: torch.device, into: Tensor | None = None) -> _Inputs:
-        sent = send(step.arrays, device, into)
+    def of(cls, step: Arrangement, arrivals: Tensor, into: Tensor | None = None) -> _Inputs:
+        """Send a step to the device of `arrivals`, of `ContextPieces`, more where that is few."""
+        sent = send(step.arrays, arrivals.device, into)
         ids, positions, slots, samples, sources, tables, *tiles = sent[: -len(step.styles)]
-        longest = [int(part[2].max(initial=1)) for part in (step.split_tiles, step.whole_tiles)]
-        split = Tiles(tiles[0], tiles[1], tiles[2], longest[0])
-        whole = Tiles(tiles[3], tiles[4], tiles[5], longest[1])
+        split = Tiles(tiles[0], tiles[1], tiles[2])
+        whole = Tiles(tiles[3], tiles[4], tiles[5])
         owners, indices, blocks, parts, count = tiles[6:]
-        pieces = ContextPieces(owners, indices, blocks, parts, count, step.pieces.num_parts)
+        if len(owners) > len(arrivals):
+            arrivals = arrivals.new_zeros(len(owners), arrivals.shape[1])
+        pieces = ContextPieces(
+            owners, indices, blocks, parts, count, arrivals, step.pieces.num_parts
+        )
         styles = sent[-len(step.styles) :]
         return cls(ids, positions, slots, samples, sources, tables, split, whole, pieces, styles)
 
@@ -127,6 +124,9 @@ class TritonSteps:
         most = self._rows[-1]
         room = sum(array.nbytes + 16 for array in self._padding(most).arrays)
         self._inputs = torch.zeros(room, dtype=torch.uint8, device=self._device)
+        self._arrivals = torch.zeros(
+            self._most_pieces(most), config.num_kv_heads, dtype=torch.int32, device=self._device
+        )
         self._logits = torch.empty(most, config.vocab_size, device=self._device)
         shape, dtype = (max(most, *_PREFILLS), config.hidden_size), decoder.weights.final_norm.dtype
         self._arrived, self._passed = (  # hidden states of the stage before, and for the next
@@ -139,7 +139,7 @@ class TritonSteps:
         """Compile every kernel and capture every graph, the largest first: they share memory."""
         progress("compiling Triton's kernels", 0.0)
         for count in _PREFILLS:
-            self._run(_Inputs.of(self._prefill(count), self._device), _SEARCHES, self._arrived)
+            self._run(_Inputs.of(self._prefill(count), self._arrivals), _SEARCHES, self._arrived)
         for done, rows in enumerate(self._rows[::-1] if self._is_captured else []):
             progress("capturing CUDA graphs", done / len(self._rows))
             self._decode(self._padding(rows), rows)
@@ -170,7 +170,7 @@ class TritonSteps:
                 self._decode(self._padded(step, rows), rows)
                 return None if self._decoder.is_last else self._passed[: batch.num_tokens]
         is_adjusted, samples = adjusts(batch.sampling), batch.sampling.samples
-        inputs = _Inputs.of(step, self._device)
+        inputs = _Inputs.of(step, self._arrivals)
         return self._run(inputs, () if is_adjusted else searches(samples), arrived)
 
     def _most_pieces(self, rows: int) -> int:
@@ -191,17 +191,19 @@ class TritonSteps:
         return self._padded(step, rows)
 
     def _prefill(self, count: int) -> Arrangement:
-        """Return a step of one row, all of whose blocks are the scratch block."""
+        """Return a step of a row and one that decodes, whose blocks are all the scratch block."""
         counting = np.arange(min(count, self._decoder.config.max_context), dtype=np.int32)
-        starts, counts = np.zeros(1, np.int32), np.array([len(counting)], np.int32)
+        counting[-1] = 0
+        starts = np.array([0, len(counting) - 1], np.int32)
+        counts = np.array([len(counting) - 1, 1], np.int32)
         most = [tile_tokens(tile, self._group) for tile in (SPLIT_TILE, WHOLE_TILE)]
-        is_split = np.array([self._is_invariant])
+        is_split = np.array([self._is_invariant, True])
         scratch, width = self._kv.num_blocks, -(-len(counting) // BLOCK_SIZE)
-        tables = np.full((1, width), scratch, np.int32)
+        tables = np.full((2, width), scratch, np.int32)
         split = tiles(starts, counts, is_split, most[0])
         return Arrangement(
             token_ids=np.zeros_like(counting), positions=counting,
-            slots=scratch * BLOCK_SIZE + counting % BLOCK_SIZE, samples=counting[-1:],
+            slots=scratch * BLOCK_SIZE + counting % BLOCK_SIZE, samples=starts[1:],
             sources=np.full_like(counting, -1), styles=styles(np.zeros(1, SAMPLE)),
             tables=tables, split_tiles=split,
             whole_tiles=tiles(starts, counts, ~is_split, most[1]),
@@ -210,7 +212,7 @@ class TritonSteps:
 
     def _placed(self, step: Arrangement) -> _Inputs:
         """Place a padded step where its graph expects it."""
-        return _Inputs.of(step, self._device, self._inputs)
+        return _Inputs.of(step, self._arrivals, self._inputs)
 
     def _decode(self, step: Arrangement, rows: int) -> None:
         """Run a step that is padded to so many rows."""
@@ -254,20 +256,23 @@ class TritonSteps:
         has_split, has_whole = (
             len(tiles.rows) > 0 for tiles in (inputs.split_tiles, inputs.whole_tiles)
         )
+        # Where bits are to be equal in any batch, rows of one token do as longer ones do.
+        is_decode = not has_whole and not self._is_invariant
 
         def attend(layer: int, heads: Tensor) -> Tensor:
             weights, (kv, scales) = decoder.weights.layers[layer], self._kv.layer(layer)
             window = config.layers[layer].window
-            triton_ops.rotate_and_store(
-                heads, kv, inputs.positions, inputs.slots, decoder.rope_table(layer),
-                q_norm=weights.q_norm, k_norm=weights.k_norm, eps=config.rms_norm_eps,
-                scales=scales,
+            new = triton_ops.NewHeads(
+                inputs.slots, decoder.rope_table(layer), weights.q_norm, weights.k_norm,
+                config.rms_norm_eps,
             )  # fmt: skip
+            if not is_decode:
+                triton_ops.rotate_and_store(heads, kv, inputs.positions, new, scales=scales)
             out = heads.new_empty((len(heads), config.num_heads, config.head_dim))
             if has_split:
                 attend_split(
                     heads, kv, inputs.positions, inputs.split_tiles, inputs.pieces, out,
-                    window=window, scales=scales,
+                    window=window, scales=scales, new=new if is_decode else None,
                 )  # fmt: skip
             if has_whole:
                 attend_whole(
