@@ -193,7 +193,7 @@ class Engine:
 
     def _launch(self) -> bool:
         """Plan a step and give it to the runner; False when none can run, or may yet."""
-        if any(step.may_need_logits for step in self._under_way):
+        if any(step.holds_next_up(feeds=self._launcher.feeds) for step in self._under_way):
             return False
         if self._masks.stale:
             for sequence, error in self._masks.fill():

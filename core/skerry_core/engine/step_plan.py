@@ -128,12 +128,16 @@ class LaunchedStep:
         self.rows = rows
         self.started = started
 
-    @property
-    def may_need_logits(self) -> bool:
-        """Return whether no step may be launched before this one is collected: its logits are there
-        as long."""
+    def holds_next_up(self, *, feeds: bool) -> bool:
+        """Return whether no step may be launched before this one is collected: logits of it may be
+        looked at, which are there as long; or, on a runner that feeds, most of its tokens have to
+        be known before their sequences go on. Steps of the few others would take as long as one of
+        all."""
         led = (row for row in self.rows if row.sequence.matcher or row.sequence.budget)
-        return any(row.may_need_logits for row in led)
+        if any(row.may_need_logits for row in led):
+            return True
+        feeding = [row.feeds_next for row in self.rows if row.makes_token]
+        return feeds and 2 * sum(feeding) < len(feeding)
 
     def expect(self, lives: Callable[[Sequence], bool]) -> None:
         """Let the sequences that live go on as if the tokens were known that can be fed."""

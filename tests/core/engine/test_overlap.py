@@ -165,6 +165,32 @@ def test_a_grammar_runs_a_step_behind_and_holds_nobody_up() -> None:
     assert runner.calls == [*ahead, *["collect", "launch"], "collect"]  # at last it is alone
 
 
+@pytest.mark.parametrize(("num_led", "num_plain"), [(3, 1), (3, 2), (2, 2)])
+def test_a_step_waits_for_the_one_before_it_where_most_rows_have_grammars(
+    num_led: int, num_plain: int
+) -> None:
+    """All run in each step then, where few would have one of their own in between."""
+    sizes: list[int] = []
+    runner = LaggingRunner(num_blocks=64, before_step=lambda batch: sizes.append(batch.num_rows))
+    digits = compiled("regex", "[0-9]{6}")
+    led = [
+        request(f"led {i}", salt=i, max_tokens=6, matcher=digits.matcher(()))
+        for i in range(num_led)
+    ]
+    plain = [request(str(i), salt=9 + i, max_tokens=8) for i in range(num_plain)]
+    told = answers(engine_over(runner), [*led, *plain])
+    for each in plain:
+        assert told[each.id] == expected(each)
+    for each in led:
+        assert text(told[each.id].token_ids).isdigit()
+    if num_led > num_plain:
+        assert sizes == [num_led + num_plain] * 6 + [num_plain] * 2
+        together = ["launch", *["collect", "launch"] * 6, "launch", "collect", "collect"]
+        assert runner.calls == together
+    else:
+        assert sizes == [num_led + num_plain, num_plain] * 4 + [num_led] * 2
+
+
 def test_who_stops_has_run_once_more_for_nothing() -> None:
     probe = expected(request(max_tokens=20)).token_ids
     stop = probe[5]
