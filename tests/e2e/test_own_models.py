@@ -13,7 +13,7 @@ from openai import OpenAI
 from tests.core.random_embedders import write_embedder
 from tests.core.random_encoders import KERNELS
 from tests.e2e.command import Skerry
-from tests.edge.api.test_classification import write_model
+from tests.edge.api.workers_ai.test_classification import write_model
 
 from skerry import InvalidInput
 from skerry.tasks import ClassificationInputs, Context
