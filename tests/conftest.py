@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 settings.load_profile("skerry")  # `--hypothesis-profile=deep` loads the other one after it
 
-# The tests start hundreds of processes: half of what one costs is the compilation of our own source,
-# where an environment forbids Python to keep the result.
+# The tests start hundreds of processes. A third of what one costs is the compilation of our own
+# source, where an environment forbids Python to keep the result.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 

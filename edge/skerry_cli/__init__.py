@@ -1,8 +1,8 @@
 """The `skerry` command. Each module of this package registers its own subcommands.
 
-Modules imported here stay light, so that `skerry --help` answers at once: the engine and the web
-server are imported by `skerry up` alone, when it runs. Where the SDK alone is installed, the
-commands that call a platform work, and the others say what they need.
+A command imports its own module alone, and `skerry --help` them all, which therefore stay light:
+the engine and the web server are imported by `skerry up` when it runs. Where the SDK alone is
+installed, the commands that call a platform work, and the others say what they need.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ All state is kept under SKERRY_HOME (~/.skerry unless set).
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the process's exit status."""
-    parser = build_parser()
     arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = build_parser(arguments[0] if arguments else "")
     if not arguments:
         parser.print_help()
         return 0
@@ -59,16 +59,32 @@ def version_line() -> str:
     return f"skerry {__version__} (Python {python})"
 
 
-COMMANDS = (
-    *("platform.up", "platform.lifecycle", "observe.console", "observe.status", "observe.top"),
-    *("resources.commands", "observe.audit", "platform.terraform", "observe.trace"),
-    *("observe.usage", "call.talk"),
-    *("platform.models.command", "platform.tokens", "call.batch", "platform.state"),
-    "roles.control_plane",
-    *("roles.node", "roles.edge", "roles.host", "roles.stage", "roles.dns", "roles.geo"),
-    "observe.simulate",
-)
-"""Modules of commands, in the order of `--help`."""
+COMMANDS = {
+    "platform.up": ("up",),
+    "platform.lifecycle": ("down", "reload", "env"),
+    "observe.console": ("console",),
+    "observe.status": ("status",),
+    "observe.top": ("top",),
+    "resources.commands": ("get", "apply", "delete", "history", "rollback"),
+    "observe.audit": ("audit",),
+    "platform.terraform": ("terraform",),
+    "observe.trace": ("trace",),
+    "observe.usage": ("usage",),
+    "call.talk": ("run", "chat"),
+    "platform.models.command": ("models",),
+    "platform.tokens": ("tokens",),
+    "call.batch": ("batch",),
+    "platform.state": ("state",),
+    "roles.control_plane": ("control",),
+    "roles.node": ("node",),
+    "roles.edge": ("edge",),
+    "roles.host": ("host",),
+    "roles.stage": ("stage",),
+    "roles.dns": ("dns",),
+    "roles.geo": ("geo",),
+    "observe.simulate": ("simulate",),
+}
+"""Modules and the commands of each, in the order of `--help`."""
 
 CLIENTS = {"platform.models.command": "call.served"}
 """What the client alone has in the place of a module."""
@@ -76,8 +92,10 @@ CLIENTS = {"platform.models.command": "call.served"}
 OURS = ("skerry", "skerry_cli", "skerry_core", "skerry_dns", "skerry_edge", "skerry_regions")
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the arguments of all commands that this installation has."""
+def build_parser(command: str = "") -> argparse.ArgumentParser:
+    """Return the arguments of all commands that this installation has; where a module has
+    `command`, of that module's alone."""
+    modules = [module for module, its_own in COMMANDS.items() if command in its_own] or COMMANDS
     parser = argparse.ArgumentParser(
         prog="skerry",
         description="Serverless inference on your own machines.",
@@ -87,7 +105,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=version_line())
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    missing = [each for each in COMMANDS if not _is_registered(each, commands)]
+    missing = [each for each in modules if not _is_registered(each, commands)]
     if missing:
         parser.epilog = f"{INSTALL}\n\n{EPILOG}"
     for name in missing:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import sys
 
 import pytest
 from msgspec.structs import replace
 
 from skerry import __version__
-from skerry_cli import build_parser
+from skerry_cli import COMMANDS, build_parser
 from skerry_cli.arguments import (
     byte_size,
     byte_size_or_none,
@@ -89,6 +92,39 @@ def test_what_a_pool_says_of_its_nodes_is_on_their_command_lines() -> None:
 
     assert said(told) == (64, 200, 8192, 0, 1 << 30, 0.5, "int4", "fp8", 2, 3)
     assert said(plain) == (None,) * 10
+
+
+def help_of(
+    parser: argparse.ArgumentParser, command: str, capsys: pytest.CaptureFixture[str]
+) -> str:
+    with pytest.raises(SystemExit):
+        parser.parse_args([command, "--help"])
+    return capsys.readouterr().out
+
+
+def test_a_module_is_listed_with_all_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    def help_of(parser: argparse.ArgumentParser, command: str) -> str:
+        with pytest.raises(SystemExit):
+            parser.parse_args([command, "--help"])
+        return capsys.readouterr().out
+
+    parser = build_parser()
+    listed = [command for commands in COMMANDS.values() for command in commands]
+    [action] = [each for each in parser._actions if each.choices is not None]
+    assert list(action.choices or ()) == listed
+    for command in listed:
+        assert help_of(build_parser(command), command) == help_of(parser, command)
+
+
+def test_a_command_imports_its_own_module_alone() -> None:
+    asked = "import sys, skerry_cli; skerry_cli.build_parser('status'); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", asked], env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    imported = set(done.stdout.split())
+    assert "skerry_cli.observe.status" in imported
+    assert not imported & {"httpx", "numpy", "numba", "skerry_cli.platform.up"}
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,10 +78,7 @@ def is_alive(pid: int) -> bool:
     """Whether the process runs; one that has ended and waits for its parent does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (
-        FileNotFoundError,
-        ProcessLookupError,
-    ):  # gone before it was opened, or before it was read
+    except (FileNotFoundError, ProcessLookupError):  # gone before it was opened, or read
         return False
     return state != "Z"
 

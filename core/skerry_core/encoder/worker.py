@@ -9,11 +9,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
+from typing import TYPE_CHECKING
 
-from skerry_core.encoder.encoder import Encoder, Kind
 from skerry_core.request import EngineOverloaded, Priority, RequestRejected
 from skerry_core.weights.tensors import Float32
 from skerry_core.worker_thread import RETRY_AFTER, WorkerThread
+
+if TYPE_CHECKING:  # it imports numba, which a process without an encoder need not
+    from skerry_core.encoder.encoder import Encoder, Kind
 
 TURN_TOKENS = 8192  # computed at once: about a second on one core, so that an abort saves the rest
 QUEUED_TOKENS = 1 << 20  # waiting at most: a minute or two

@@ -17,7 +17,6 @@ from skerry_cli.home.parts import InstalledModel
 from skerry_cli.home.state import Home
 from skerry_cli.report import StartReporter
 from skerry_core.config import ConfigError, KVFormat, ModelConfig
-from skerry_core.encoder.encoder import Encoder
 from skerry_core.engine.engine import Engine
 from skerry_core.runners.packing.packed import packed_bytes
 from skerry_core.weights.tensors import WeightsError
@@ -29,6 +28,7 @@ from skerry_regions.wire.link_auth import NO_CREDENTIALS
 
 if TYPE_CHECKING:
     from skerry_cli.composition.compose import UpOptions
+    from skerry_core.encoder.encoder import Encoder
 
 NODE_ID = "node-1"
 OVERHEAD = 300 << 20  # bytes of a process besides weights and KV
@@ -50,7 +50,8 @@ def load_models(
 ) -> Loaded:
     """Open every model; one that cannot be opened is left out. Encoders take memory when they are
     first used. Raises `CannotStart` where memory is too small."""
-    engines, encoders = dict[str, Engine](), dict[str, Encoder]()
+    engines: dict[str, Engine] = {}
+    encoders: dict[str, Encoder] = {}
     left_out: list[LeftOut] = []
     configs: dict[str, ModelConfig] = {}
     for model in models:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from skerry_cli.home.parts import Installation
 from skerry_core.config import ConfigError, ModelConfig
-from skerry_core.encoder import opening as encoders
-from skerry_core.encoder.network import Network
-from skerry_core.encoder.projections import open_projections
 from skerry_core.models import weight_file
 from skerry_core.models.weight_file import WeightFile
 from skerry_core.weights.tensors import TruncatedFile, WeightsError
@@ -19,6 +16,9 @@ from skerry_regions.models.catalog import Task
 from skerry_regions.models.local_model import ENCODERS
 from skerry_regions.models.problems import UnsupportedModel, left_out_by
 from skerry_regions.models.pulling import Checks
+
+if TYPE_CHECKING:  # an encoder's modules import numba: they are, where there is an encoder
+    from skerry_core.encoder.network import Network
 
 
 def openable(installed: Installation) -> Installation:
@@ -47,7 +47,9 @@ def check_config(values: dict[str, Any], task: Task) -> None:
     """Look at a config.json before its weights are here. Raises `UnsupportedModel`."""
     try:
         if values.get("model_type") in ENCODERS or task == "text-embeddings":
-            encoders.check_config(values, "config.json")
+            from skerry_core.encoder import opening
+
+            opening.check_config(values, "config.json")
         elif task != "text-generation":
             raise UnsupportedModel(
                 f"config.json: model_type {values.get('model_type')!r} does not classify here, "
@@ -90,8 +92,11 @@ def decoder_config(weights: Path) -> ModelConfig:
 
 def encoder_network(weights: Path) -> Network:
     """Open a model that reads texts, with the dense layers behind it. Raises `UnsupportedModel`."""
+    from skerry_core.encoder.opening import open_network
+    from skerry_core.encoder.projections import open_projections
+
     try:
-        network = encoders.open_network(weights)
+        network = open_network(weights)
         open_projections(weights if weights.is_dir() else weights.parent, network.hidden_size)
     except (WeightsError, ConfigError, OSError) as error:
         raise UnsupportedModel(str(error)) from None

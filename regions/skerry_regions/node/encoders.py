@@ -6,11 +6,11 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from skerry.errors import InvalidInput, SkerryError, Unavailable
-from skerry_core.encoder.encoder import Encoder
 from skerry_core.encoder.worker import EncodeRequest, EncoderWorker
 from skerry_core.request import PRIORITIES
 from skerry_core.weights.tensors import Float32
@@ -24,6 +24,9 @@ from skerry_regions.wire.protocol import (
     Failed,
     VectorKind,
 )
+
+if TYPE_CHECKING:
+    from skerry_core.encoder.encoder import Encoder
 
 logger = logging.getLogger(__name__)
 

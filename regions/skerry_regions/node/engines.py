@@ -7,10 +7,10 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from skerry.runners import MAX_RANKS, RUNNERS, FloatsForm, KVForm, RunnerName
 from skerry_core.config import ConfigError, EngineConfig
-from skerry_core.encoder.encoder import Encoder
 from skerry_core.engine.engine import Engine
 from skerry_core.engine.second_tier import open_file
 from skerry_core.kv.file_tier import FileTier
@@ -33,6 +33,9 @@ from skerry_regions.node.ranks.order import StoredModel, runner_class
 from skerry_regions.node.ranks.stages import StageRanks
 from skerry_regions.spec_types import stages_mistake
 from skerry_regions.wire.link_auth import NO_CREDENTIALS, LinkCredentials
+
+if TYPE_CHECKING:
+    from skerry_core.encoder.encoder import Encoder
 
 logger = logging.getLogger(__name__)
 
@@ -127,6 +130,8 @@ def open_encoder(spec: ModelSpec, files: ModelFiles, *, threads: int, cache_dir:
 
     Raises ConfigError, or WeightsError for files that are not what the catalog says.
     """
+    from skerry_core.encoder.encoder import Encoder  # imports numba
+
     encoder = Encoder.open(files.weights, threads=threads, cache_dir=cache_dir)
     if spec.embedding is not None and spec.embedding.dimensions != encoder.width:
         raise WeightsError(f"{spec.id}: the catalog's dimensions are not {encoder.width}")

@@ -6,10 +6,9 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from skerry.errors import ModelNotFound, Unavailable
-from skerry_core.encoder.encoder import Encoder
 from skerry_core.engine.engine import Engine
 from skerry_core.engine.figures import Statistics
 from skerry_regions import zones as residency
@@ -27,6 +26,9 @@ from skerry_regions.wire.edge_calls import EdgeAnswer, EdgeCall
 from skerry_regions.wire.link_auth import NO_CREDENTIALS, LinkCredentials
 from skerry_regions.wire.protocol import Embed, EngineBeat, Failed, ShareKV, Submit
 from skerry_regions.wire.reports import Report
+
+if TYPE_CHECKING:
+    from skerry_core.encoder.encoder import Encoder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,13 +15,13 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from skerry.errors import SkerryError
 from skerry.runners import FloatsForm, RunnerName
 from skerry_core.config import BLOCK_SIZE, ConfigError
-from skerry_core.encoder.encoder import Encoder
 from skerry_core.engine.engine import Engine
 from skerry_core.ranks import DividedRunner
 from skerry_core.runner import Progress
@@ -46,6 +46,9 @@ from skerry_regions.view import Role
 from skerry_regions.wire.link_auth import NO_CREDENTIALS, LinkCredentials
 from skerry_regions.wire.listener import NodeServer
 from skerry_regions.wire.protocol import VERSIONS, Hello, ModelBuild
+
+if TYPE_CHECKING:
+    from skerry_core.encoder.encoder import Encoder
 
 logger = logging.getLogger(__name__)
 
@@ -155,13 +158,9 @@ class NodeProcess:
         options = self._options
         stack.callback(_remove_sockets, options)
         node = self._node = Node(
-            id=options.id,
-            region=options.region,
-            loop=asyncio.get_running_loop(),
-            role=options.role,
-            incarnation=self._member.incarnation,
-            zone=options.zone,
-        )
+            id=options.id, region=options.region, zone=options.zone, role=options.role,
+            incarnation=self._member.incarnation, loop=asyncio.get_running_loop(),
+        )  # fmt: skip
         stack.push_async_callback(node.close)
         stack.callback(LoopWatch(node.metrics.loop_late.observe).close)
         engine = model if isinstance(model, Engine) else None
