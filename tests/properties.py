@@ -14,9 +14,11 @@ settings.register_profile("skerry", _COMMON, derandomize=True)
 settings.register_profile("deep", _COMMON, max_examples=100 * DEEPER, print_blob=True)
 
 
-def examples(number: int) -> int:
-    """Return how many examples a test tries that tries `number` of them in `make test`."""
-    return number * DEEPER if settings.get_current_profile_name() == "deep" else number
+def examples(number: int, deep: int | None = None) -> int:
+    """Return how many examples a test tries that tries `number` of them in `make test`; a deep run
+    tries `deep`, else so many times more."""
+    deep = number * DEEPER if deep is None else deep
+    return deep if settings.get_current_profile_name() == "deep" else number
 
 
 def settle() -> None:

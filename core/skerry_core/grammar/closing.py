@@ -23,6 +23,7 @@ from skerry_core.grammar.values import Values
 
 MAX_BYTES: Final = 65_536  # of a way
 MAX_TAILS: Final = 64  # of a known way, where another may join it
+MAX_CLOSED: Final = 512  # brackets closed in a row: what takes more is free text, without an end
 # What a search may spend: masks, of 10 to 30 µs each, and tries of a text, of 1 µs.
 AT_START: Final = (1000, 60_000)
 LATER: Final = (100, 10_000)  # between two steps of an engine
@@ -99,7 +100,7 @@ class Closings:
         tails: Sequence[Way],
         budget: _Budget,
     ) -> Way | None:
-        walker, place, text = matcher.deep_copy(), place.copy(), bytearray()
+        walker, place, text, closed = matcher.deep_copy(), place.copy(), bytearray(), 0
         while not walker.is_accepting():
             if not place.in_string and not place.starts_value:
                 for tail in tails:
@@ -110,7 +111,8 @@ class Closings:
             ids = self.spelling.ids(step)
             if not ids or len(text) + len(step) > MAX_BYTES or not walker.consume_tokens(ids):
                 return None
-            if budget.is_used_up:
+            closed = closed + 1 if step in (b"}", b"]") else 0
+            if budget.is_used_up or closed > MAX_CLOSED:
                 return None
             text += step
             if step.startswith(MARK):

@@ -211,8 +211,9 @@ def test_the_last_token_of_a_cached_prompt(
 
 
 @pytest.mark.parametrize(
-    "target",  # AVX2's code is compared below in every run, compiled for a CPU that has no more
-    [pytest.param(t, marks=[pytest.mark.slow] * (t == "avx2")) for t in TARGETS],
+    "target",  # AVX2's code is compared below in every run, compiled for a CPU that has no more,
+    # and each kernel of `portable` in `test_numba_kernels` and `test_numba_products`
+    [pytest.param(t, marks=[pytest.mark.slow] * (t in ("avx2", "portable"))) for t in TARGETS],
 )
 def test_any_target(
     runner: NumbaRunner, weights: Path, token_ids: list[int], whole: Float32, target: str

@@ -16,6 +16,7 @@ from tests.core.schemas import Schema, schemas
 from tests.core.toy_oracle import request
 from tests.properties import examples
 
+from skerry_core.grammar.closing import MAX_CLOSED, Closings
 from skerry_core.grammar.matcher import Matcher
 
 OPEN: Schema = {  # everything in it may go on for ever
@@ -119,6 +120,28 @@ def test_an_end_that_is_far() -> None:
     matcher = grammar.matcher()
     ids = [matcher.choose(byte, 2999) for byte in b"b"]
     assert ids == [ord("a")]  # the other end would not fit
+
+
+def test_an_end_behind_free_text_is_not_looked_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There a bracket may be closed for ever. As many as may be open in JSON are closed."""
+    steps, step = 0, Closings._step
+
+    def counted(self: Closings, *arguments: Any) -> bytes:
+        nonlocal steps
+        steps += 1
+        return step(self, *arguments)
+
+    monkeypatch.setattr(Closings, "_step", counted)
+    thought = 'start: TEXT "</think>" answer\nanswer: %json {"type": "integer"}\nTEXT: /(?s:.*)/'
+    assert compiled("ebnf", thought).way is None
+    assert steps > MAX_CLOSED
+    assert steps <= MAX_CLOSED + 10
+    nested: Schema = {"const": 0}
+    for _ in range(60):
+        nested = {"type": "array", "items": nested, "minItems": 1, "maxItems": 1}
+    way = compiled("json_schema", json.dumps(nested)).way
+    assert way is not None
+    assert way.text == b"[" * 60 + b"0" + b"]" * 60
 
 
 def test_free_text_ends_with_the_budget_and_not_before() -> None:

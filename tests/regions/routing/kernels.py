@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import os
 from pathlib import Path
-from tempfile import gettempdir
 
 from skerry_cli.composition.routing.kernels import load_routing_kernels
 
-CACHE = Path(gettempdir()) / "skerry-test-kernels"
+ROOT = Path(__file__).resolve().parents[3]
+CACHE = Path(os.environ.get("SKERRY_TEST_HOME", ROOT / ".cache" / "skerry")) / "cache"
 
 
 @functools.cache

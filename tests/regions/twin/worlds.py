@@ -8,10 +8,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from tempfile import gettempdir
 from typing import Any
 
 from msgspec.structs import replace
+from tests.regions.routing.kernels import CACHE
 
 from skerry_cli.composition.routing.twin_kernels import load_twin_kernels
 from skerry_regions.twin.run import TwinRun
@@ -28,7 +28,6 @@ from skerry_regions.twin.workload import Workload, workload_of
 from skerry_regions.twin.world import Built
 
 ROOT = Path(__file__).parents[3]
-CACHE = Path(gettempdir()) / "skerry-test-kernels"
 GPU = Law(
     base=0.010,
     per_token=1 / 8000,
