@@ -15,7 +15,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.edge.support import MODEL, Deployment, Hold, answer, deployed
+from tests.edge.scripted_region import MODEL, Hold, answer
+from tests.edge.support import Deployment, deployed
 
 from skerry.errors import Overloaded, RateLimited
 from skerry_edge.api.bodies import (

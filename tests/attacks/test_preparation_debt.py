@@ -10,7 +10,8 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.edge.support import MODEL, deployed
+from tests.edge.scripted_region import MODEL
+from tests.edge.support import deployed
 
 from skerry.errors import InvalidInput, RateLimited
 from skerry_edge.api import bodies, edge_request

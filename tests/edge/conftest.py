@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests.edge.loop_meter import MAX_SECONDS, METER
-from tests.edge.support import Deployment, answer, deployed
+from tests.edge.scripted_region import answer
+from tests.edge.support import Deployment, deployed
 
 from skerry_edge.http import server
 from skerry_edge.http.connection import GuardedProtocol

@@ -1,32 +1,24 @@
-"""A region and a vocabulary small enough to say by hand what must come out.
-
-Tokens are bytes, so that an answer can be written as text; the region plays what a test scripts,
-with the failures a real node has only rarely. Everything else of the edge is real.
-"""
+"""An edge that is deployed over a scripted region, and what tests ask of it."""
 
 from __future__ import annotations
 
 import asyncio
-import codecs
 import socket
-import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import httpx
 import msgspec
+from tests.edge.byte_text import CONTEXT, ByteText, ThinkingText
+from tests.edge.scripted_region import MODEL, ScriptedRegion
 from tests.edge.serving import serving
-from tokenizers import Tokenizer, models
 
-from skerry.errors import ModelNotFound
-from skerry.wire import Message
 from skerry_edge.api.app import create_app
-from skerry_edge.families.recognition import family_of
 from skerry_edge.gate.admission import Admission
 from skerry_edge.gate.oidc.logins import Logins
 from skerry_edge.gate.tokens import TokenStore
@@ -39,24 +31,18 @@ from skerry_edge.limits import Limits
 from skerry_edge.money.spending import Spending
 from skerry_edge.telemetry.trace_store import TraceStore
 from skerry_edge.text.desk import Desk
-from skerry_edge.text.model import TextModel, thought_of
-from skerry_edge.text.prompts import content_text
-from skerry_edge.text.token_cache import Borders
+from skerry_edge.text.model import TextModel
 from skerry_regions.drivers.sqlite_queue import SqliteQueue
 from skerry_regions.geo.region_report import RegionReport
 from skerry_regions.models.catalog import Catalog, ModelFile, ModelSpec, Price
-from skerry_regions.region.attempt_record import AttemptedStream, AttemptRecord
 from skerry_regions.region.region_figures import SeenFleet
 from skerry_regions.spec_types import ConsoleMode
-from skerry_regions.wire.protocol import Done, Embed, PhaseUsage, Submit, Tokens
 from skerry_regions.zones import GLOBAL
 
-MODEL = "@cf/test/bytes"
 ALIAS = "@cf/meta/another-name"
 UNSERVED = "@cf/test/unserved"
 CHAT = "@cf/test/chat"  # answers in the form of a chat completion, also on /ai/run
-CONTEXT = 512
-BOS, EOS = 256, 257
+
 EDGE = "edge-1"
 ACCOUNT = "0123456789abcdef0123456789abcdef"
 PATIENCE = 60.0  # seconds, for what another thread is about to do
@@ -75,218 +61,6 @@ def spent(spending: Spending, payer: str) -> tuple[float, float]:
     """What a payer has spent, for a thread that may have an event loop of its own."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(lambda: asyncio.run(spending.spent(payer))).result()
-
-
-class ByteText:
-    """The text side of a model whose tokens are bytes, with a BOS and an end-of-turn token."""
-
-    stop_token_ids = (EOS,)
-    vocab_size = 258
-    build = "bytes"
-    is_foreign = False
-    borders = Borders(Tokenizer(models.BPE()))  # there are no control tokens to cut at
-
-    # That of a model trained for tools.
-    family = family_of(
-        '{% if tools %}<tool_call>{"name": "f", "arguments": {}}{{ m.tool_calls }}{% endif %}'
-    )
-
-    flags: frozenset[str] = frozenset()
-
-    def render(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        flags: Mapping[str, Any] | None = None,
-    ) -> str:
-        named = ",".join(tool["function"]["name"] for tool in tools or ())
-        turns = "".join(f"<{m.role}>{content_text(m)}\n" for m in messages) + "<assistant>"
-        return f"<tools>{named}\n{turns}" if named else turns
-
-    def render_prompt(self, prompt: str, *, raw: bool) -> str:
-        return prompt if raw else self.render([Message("user", prompt)])
-
-    def encode(self, text: str, *, add_special: bool = False) -> list[int]:
-        return [*([BOS] if add_special else []), *text.encode("utf-8", "surrogateescape")]
-
-    def encode_part(self, part: str) -> list[int]:
-        return self.encode(part)
-
-    def close(self) -> None:
-        """Nothing runs."""
-
-    def check_length(self, num_tokens: int) -> None:
-        """Nothing is too long to be looked at."""
-
-    def token_bytes(self, token_id: int) -> bytes:
-        return bytes([token_id]) if token_id < 256 else b""
-
-    def ending(self, ids: Sequence[int]) -> str:
-        return b"".join(map(self.token_bytes, ids[-64:])).decode("utf-8", "replace")
-
-    def detokenizer(self) -> ByteDetokenizer:
-        return ByteDetokenizer()
-
-
-class ThinkingText(ByteText):
-    """Of a model that thinks before it answers, unless its template is told otherwise."""
-
-    family = family_of(
-        '{% if tools %}<tool_call>{"name": "f", "arguments": {}}{% endif %}'
-        "{% if enable_thinking %}<think>{% endif %}{{ messages[0].content.split('</think>') }}"
-    )
-    flags = frozenset(("enable_thinking", "style"))
-
-    def render(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        flags: Mapping[str, Any] | None = None,
-    ) -> str:
-        given = flags or {}
-        turns = super().render(messages, tools=tools)
-        thoughts = [thought for m in messages if (thought := thought_of(m))]
-        thinks = "<think>\n" if given.get("enable_thinking", True) else "<think>\n\n</think>\n\n"
-        return f"{given.get('style', '')}{'|'.join(thoughts)}{turns}{thinks}"
-
-
-class ByteDetokenizer:
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def push(self, token_ids: Iterable[int]) -> str:
-        return self._decoder.decode(bytes(each for each in token_ids if each < 256))
-
-    def flush(self) -> str:
-        return self._decoder.decode(b"", final=True)
-
-
-class Hold:
-    """A step that never comes: the stream stays silent until it is aborted."""
-
-
-@dataclass(frozen=True)
-class Moved:
-    """The stream goes on elsewhere."""
-
-    explanation: str
-
-
-Reason = Literal["stop", "length", "cancelled"]
-Step = Sequence[int] | Tokens | Done | Hold | Moved | Exception
-
-
-def answer(text: str | bytes, *, reason: Reason = "stop", per_step: int = 1) -> list[Step]:
-    """Steps that say `text`, then end: with an end-of-turn token when the reason is "stop"."""
-    ids = [
-        *(text.encode() if isinstance(text, str) else text),
-        *([EOS] if reason == "stop" else []),
-    ]
-    steps: list[Step] = [ids[i : i + per_step] for i in range(0, len(ids), per_step)]
-    return [*steps, done(reason, len(ids))]
-
-
-def done(reason: Reason, output_tokens: int, cached_tokens: int = 0) -> Done:
-    usage = PhaseUsage(
-        prompt_tokens=1, cached_tokens=cached_tokens, output_tokens=output_tokens,
-        queue_seconds=0.0, prefill_seconds=0.0, decode_seconds=0.0,
-    )  # fmt: skip
-    return Done(stream=1, finish_reason=reason, usage=usage)
-
-
-class ScriptedStream(AttemptedStream):
-    def __init__(self, submit: Submit, steps: Sequence[Step], explanation: str = "") -> None:
-        self.submit = submit
-        self.explanation = explanation
-        self.told: Sequence[AttemptRecord] = ()  # of its attempts
-        self.aborted = threading.Event()
-        self._steps = iter(steps)
-        self._index = 0
-        self._ended = False
-        self._aborting = asyncio.Event()
-
-    @property
-    def attempts(self) -> Sequence[AttemptRecord]:
-        return self.told
-
-    def abort(self) -> None:
-        self.aborted.set()
-        self._aborting.set()
-
-    def __aiter__(self) -> ScriptedStream:
-        return self
-
-    async def __anext__(self) -> Tokens | Done:
-        await asyncio.sleep(0)
-        if self._ended:
-            raise StopAsyncIteration
-        if self._aborting.is_set():
-            return self._end(done("cancelled", self._index))
-        step = next(self._steps)
-        match step:
-            case Hold():
-                await self._aborting.wait()
-                return self._end(done("cancelled", self._index))
-            case Moved():
-                self.explanation = step.explanation
-                return await anext(self)
-            case Done():
-                return self._end(step)
-            case Exception():
-                raise step
-            case Tokens():
-                return step
-            case ids:
-                return self._tokens(list(ids))
-
-    def _end(self, event: Done) -> Done:
-        self._ended = True
-        return event
-
-    def _tokens(self, ids: list[int]) -> Tokens:
-        """With logprobs when asked: -0.5 for the token, and each lower rank 1.0 below."""
-        index, self._index = self._index, self._index + len(ids)
-        width = self.submit.sampling.logprobs
-        logprobs = None
-        if width is not None:
-            logprobs = [
-                (-0.5, [((each + rank) % 256, -0.5 - rank) for rank in range(width)])
-                for each in ids
-            ]
-        return Tokens(stream=1, index=index, token_ids=ids, logprobs=logprobs)
-
-
-class ScriptedRegion:
-    """`RegionClient` that plays `script(submit)`; an exception from it is a refused submission."""
-
-    def __init__(self) -> None:
-        self.script: Callable[[Submit], Sequence[Step]] = lambda submit: answer("Hello")
-        self.streams: list[ScriptedStream] = []
-        self.served = frozenset({MODEL})
-        self.explanation = ""  # of every stream
-        self.attempts: list[AttemptRecord] = []  # of every stream
-        self.closed = False
-
-    @property
-    def submits(self) -> list[Submit]:
-        return [stream.submit for stream in self.streams]
-
-    async def generate(self, submit: Submit) -> ScriptedStream:
-        stream = ScriptedStream(submit, self.script(submit), self.explanation)
-        stream.told = self.attempts
-        self.streams.append(stream)
-        return stream
-
-    async def embed(self, embed: Embed) -> bytes:
-        raise ModelNotFound(f"no node embeds by {embed.model}")
-
-    def models(self) -> frozenset[str]:
-        return self.served
-
-    async def close(self) -> None:
-        self.closed = True
 
 
 def specs() -> list[ModelSpec]:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests.edge.gate.issuer import Provider, provider
-from tests.edge.support import MODEL, specs
+from tests.edge.scripted_region import MODEL
+from tests.edge.support import specs
 
 from skerry.errors import SkerryError
 from skerry_cli.composition.configured import configured, end_revoked

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import httpx
+from tests.edge.byte_text import CONTEXT, ByteText
+from tests.edge.scripted_region import MODEL
 from tests.edge.serving import serving
-from tests.edge.support import ACCOUNT, CONTEXT, MODEL, PATIENCE, ByteText, eventually, specs
+from tests.edge.support import ACCOUNT, PATIENCE, eventually, specs
 
 from skerry_core.batch import ForwardBatch
 from skerry_core.config import EngineConfig

@@ -6,7 +6,8 @@ from typing import Any
 
 import httpx
 import msgspec
-from tests.edge.support import ACCOUNT, MODEL, Deployment, answer, done
+from tests.edge.scripted_region import MODEL, answer, done
+from tests.edge.support import ACCOUNT, Deployment
 
 from skerry_regions.wire.pins import Pinned
 from skerry_regions.wire.protocol import Done

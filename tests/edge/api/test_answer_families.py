@@ -7,7 +7,9 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from tests.edge.support import ACCOUNT, CHAT, CONTEXT, MODEL, Deployment, answer, events
+from tests.edge.byte_text import CONTEXT
+from tests.edge.scripted_region import MODEL, answer
+from tests.edge.support import ACCOUNT, CHAT, Deployment, events
 
 from skerry.errors import Overloaded, Unavailable
 

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 from tests.edge.api.gated_platform import Platform, platform
-from tests.edge.support import ACCOUNT, CONTEXT, MODEL, UNSERVED, asking, events, eventually
+from tests.edge.byte_text import CONTEXT
+from tests.edge.scripted_region import MODEL
+from tests.edge.support import ACCOUNT, UNSERVED, asking, events, eventually
 
 BASE = f"/client/v4/accounts/{ACCOUNT}/ai"
 RUN = f"{BASE}/run/{MODEL}"

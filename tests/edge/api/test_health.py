@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.edge.support import ALIAS, MODEL, UNSERVED, Deployment, deployed
+from tests.edge.scripted_region import MODEL
+from tests.edge.support import ALIAS, UNSERVED, Deployment, deployed
 
 from skerry_edge.limits import Limits
 

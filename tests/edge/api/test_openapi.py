@@ -7,7 +7,8 @@ from typing import Any
 import httpx
 import jsonschema
 import pytest
-from tests.edge.support import ACCOUNT, CHAT, MODEL, Deployment
+from tests.edge.scripted_region import MODEL
+from tests.edge.support import ACCOUNT, CHAT, Deployment
 
 from skerry_edge.api import gateway_operations
 from skerry_edge.api.documents.openapi import ACCOUNT as ACCOUNT_PATH

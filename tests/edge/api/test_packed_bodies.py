@@ -11,7 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.edge.support import ACCOUNT, MODEL, Deployment, deployed
+from tests.edge.scripted_region import MODEL
+from tests.edge.support import ACCOUNT, Deployment, deployed
 
 from skerry_edge.api import edge_request
 from skerry_edge.limits import Limits

@@ -11,7 +11,8 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from tests.edge.support import ACCOUNT, MODEL, Deployment, answer, deployed, specs
+from tests.edge.scripted_region import MODEL, answer
+from tests.edge.support import ACCOUNT, Deployment, deployed, specs
 
 from skerry_edge.ledger.stores import Stores
 from skerry_edge.limits import Limits

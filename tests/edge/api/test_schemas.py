@@ -9,7 +9,9 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from tests.edge.support import ACCOUNT, CHAT, CONTEXT, MODEL, Deployment, answer
+from tests.edge.byte_text import CONTEXT
+from tests.edge.scripted_region import MODEL, answer
+from tests.edge.support import ACCOUNT, CHAT, Deployment
 from tests.properties import examples
 
 BASE = f"/client/v4/accounts/{ACCOUNT}/ai"

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.edge.support import ACCOUNT, ALIAS, MODEL, UNSERVED, Deployment, Hold, answer
+from tests.edge.scripted_region import MODEL, Hold, answer
+from tests.edge.support import ACCOUNT, ALIAS, UNSERVED, Deployment
 
 import skerry
 from skerry import AI, AsyncAI

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 from tests.e2e.command import Skerry
-from tests.edge.support import EDGE, PATIENCE, Deployment, answer
+from tests.edge.scripted_region import answer
+from tests.edge.support import EDGE, PATIENCE, Deployment
 
 from skerry_edge.console.codes import new_code
 from skerry_edge.money.sqlite_spending import SqliteSpending

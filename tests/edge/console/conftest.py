@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from tests.edge.console.browsing import Pages
-from tests.edge.support import Deployment, answer, deployed
+from tests.edge.scripted_region import answer
+from tests.edge.support import Deployment, deployed
 from tests.tools import program
 
 from skerry_edge.limits import Limits

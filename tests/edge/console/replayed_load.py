@@ -15,14 +15,8 @@ from typing import Any
 from msgspec.structs import replace
 from tests.edge.console.browsing import SHOTS
 from tests.edge.console.pages.test_regions_page import SEA
-from tests.edge.support import (
-    ACCOUNT,
-    PATIENCE,
-    Deployment,
-    ScriptedStream,
-    answer,
-    eventually,
-)
+from tests.edge.scripted_region import ScriptedStream, answer
+from tests.edge.support import ACCOUNT, PATIENCE, Deployment, eventually
 from tests.edge.telemetry.test_tracing import split_attempt
 
 from skerry_edge.telemetry.trace_store import EndedTrace

@@ -11,7 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.edge.support import ACCOUNT, MODEL, Deployment, answer, deployed, eventually
+from tests.edge.scripted_region import MODEL, answer
+from tests.edge.support import ACCOUNT, Deployment, deployed, eventually
 from tests.edge.telemetry.test_tracing import split_attempt
 
 from skerry.errors import RateLimited

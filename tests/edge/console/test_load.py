@@ -26,7 +26,8 @@ from tests.edge.console.replayed_load import (
     report,
     spent,
 )
-from tests.edge.support import ACCOUNT, PATIENCE, Deployment, answer, deployed
+from tests.edge.scripted_region import answer
+from tests.edge.support import ACCOUNT, PATIENCE, Deployment, deployed
 
 from skerry_edge.limits import Limits
 from skerry_regions.wire.protocol import Done, Submit, Tokens

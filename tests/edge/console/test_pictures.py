@@ -17,15 +17,8 @@ import pytest
 from tests.edge.api.batch.test_openai_batches import chat, create, ended, lines
 from tests.edge.console.browsing import BROWSER, Pages, close, shot
 from tests.edge.console.pages.test_regions_page import SEA
-from tests.edge.support import (
-    ACCOUNT,
-    CHAT,
-    MODEL,
-    Deployment,
-    ScriptedStream,
-    answer,
-    deployed,
-)
+from tests.edge.scripted_region import MODEL, ScriptedStream, answer
+from tests.edge.support import ACCOUNT, CHAT, Deployment, deployed
 
 from skerry_edge.gate.admission import Admission
 from skerry_edge.ledger.stores import Stores

@@ -8,7 +8,8 @@ from contextlib import aclosing
 import pytest
 from tests.core.byte_grammars import compiled
 from tests.edge import support
-from tests.edge.support import Deployment, answer
+from tests.edge.scripted_region import answer
+from tests.edge.support import Deployment
 
 from skerry_edge.families.deltas import Delta, ReasoningDelta, TextDelta
 from skerry_edge.families.family import ReaderSpec

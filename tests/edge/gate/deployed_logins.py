@@ -20,7 +20,8 @@ from tests.edge.gate.issuer import (
     compact,
     new_key,
 )
-from tests.edge.support import ACCOUNT, MODEL, Deployment
+from tests.edge.scripted_region import MODEL
+from tests.edge.support import ACCOUNT, Deployment
 
 from skerry_edge.gate.oidc.issuers import Issuer, LoginGrant
 from skerry_edge.gate.oidc.logins import Logins

@@ -10,7 +10,8 @@ from pathlib import Path
 import httpx
 import msgspec
 import pytest
-from tests.edge.support import ACCOUNT, MODEL, Deployment
+from tests.edge.scripted_region import MODEL
+from tests.edge.support import ACCOUNT, Deployment
 
 from skerry_edge.gate.principal import Principal
 from skerry_edge.gate.token_file import TokenStoreError, new_account_id

@@ -14,7 +14,9 @@ from typing import cast
 
 import httpx
 import pytest
-from tests.edge.support import MODEL, ByteText, specs
+from tests.edge.byte_text import ByteText
+from tests.edge.scripted_region import MODEL
+from tests.edge.support import specs
 
 from skerry_core.batch import ForwardBatch
 from skerry_core.config import EngineConfig

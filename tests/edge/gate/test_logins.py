@@ -13,7 +13,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from tests.edge.gate.deployed_logins import PLATFORM, RESEARCH, Deployed, forgeries, signed
 from tests.edge.gate.issuer import OTHER_RSA_KEY, RSA_KEY, SigningKey, b64, new_key, provider
-from tests.edge.support import ACCOUNT, MODEL, answer, deployed
+from tests.edge.scripted_region import MODEL, answer
+from tests.edge.support import ACCOUNT, deployed
 
 from skerry_edge.gate.oidc import issuer_keys
 from skerry_edge.gate.oidc.logins import Logins, login_id

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.edge.support import ALIAS, MODEL, specs
+from tests.edge.scripted_region import MODEL
+from tests.edge.support import ALIAS, specs
 
 from skerry_edge.gate.quotas import (
     NO_LIMITS,

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.edge.support import ACCOUNT, MODEL, Deployment, deployed, eventually
+from tests.edge.scripted_region import MODEL
+from tests.edge.support import ACCOUNT, Deployment, deployed, eventually
 
 from skerry_edge.gate.residency import HEADER
 from skerry_edge.ledger.stores import Stores

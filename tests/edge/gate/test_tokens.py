@@ -9,7 +9,8 @@ import msgspec
 import pytest
 from tests.clock import Clock
 from tests.edge.gate.shared_tokens import shared_tokens
-from tests.edge.support import ACCOUNT, ALIAS, MODEL, Deployment
+from tests.edge.scripted_region import MODEL
+from tests.edge.support import ACCOUNT, ALIAS, Deployment
 from tests.regions.drivers.nats_server import NatsCluster
 
 from skerry_edge.gate.token_file import digest_of, new_secret, token_text

@@ -12,7 +12,9 @@ from typing import Any, cast
 import httpx
 import numpy as np
 import pytest
-from tests.edge.support import ACCOUNT, BOS, EOS, MODEL, ByteText, events, specs
+from tests.edge.byte_text import BOS, EOS, ByteText
+from tests.edge.scripted_region import MODEL
+from tests.edge.support import ACCOUNT, events, specs
 from tests.regions.toy_node import node_of
 
 from skerry_core.config import EngineConfig

@@ -10,7 +10,9 @@ from typing import Any, cast
 import msgspec
 import pytest
 from starlette.types import Message, Scope
-from tests.edge.support import ACCOUNT, MODEL, ByteText, Hold, ScriptedRegion, events, specs
+from tests.edge.byte_text import ByteText
+from tests.edge.scripted_region import MODEL, Hold, ScriptedRegion
+from tests.edge.support import ACCOUNT, events, specs
 
 from skerry_edge.api.app import create_app
 from skerry_edge.gate.tokens import TokenStore

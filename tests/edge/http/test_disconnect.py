@@ -9,17 +9,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.edge.support import (
-    PATIENCE,
-    Deployment,
-    Hold,
-    ScriptedStream,
-    answer,
-    asking,
-    deployed,
-    events,
-    eventually,
-)
+from tests.edge.scripted_region import Hold, ScriptedStream, answer
+from tests.edge.support import PATIENCE, Deployment, asking, deployed, events, eventually
 
 from skerry_edge.limits import Limits
 

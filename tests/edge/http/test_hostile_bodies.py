@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.edge.support import MODEL, Deployment, answer
+from tests.edge.scripted_region import MODEL, answer
+from tests.edge.support import Deployment
 from tests.properties import examples
 
 from skerry.wire import TextGenerationInput

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from tests.edge.byte_text import CONTEXT
 from tests.edge.http.allowing import allow
-from tests.edge.support import CONTEXT, MODEL, Deployment, Hold, answer
+from tests.edge.scripted_region import MODEL, Hold, answer
+from tests.edge.support import Deployment
 
 from skerry.errors import Overloaded
 from skerry_edge.gate.quotas import Allowance, ModelAllowance, Quotas

@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from httpx import Response
 from tests.edge.http.allowing import allow
-from tests.edge.support import ACCOUNT, MODEL, PATIENCE, Deployment, Hold, events, eventually, spent
+from tests.edge.scripted_region import MODEL, Hold
+from tests.edge.support import ACCOUNT, PATIENCE, Deployment, events, eventually, spent
 
 from skerry.errors import AuthenticationError, PermissionDenied
 from skerry_edge.api.operations import OPERATIONS

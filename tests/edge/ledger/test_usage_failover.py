@@ -7,7 +7,8 @@ from typing import cast
 
 import msgspec
 import pytest
-from tests.edge.support import ACCOUNT, ByteText, specs
+from tests.edge.byte_text import ByteText
+from tests.edge.support import ACCOUNT, specs
 from tests.regions.toy_nodes import MODEL, PROMPT, SAMPLINGS, InOrder, RunningNode, linked
 
 from skerry_edge.answer_headers import AnswerHeaders

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from tests.core.schemas import Schema
 from tests.edge.output.two_tools import FLAT, NESTED, accepts, call, plan
-from tests.edge.support import MODEL, Deployment, answer
+from tests.edge.scripted_region import MODEL, answer
+from tests.edge.support import Deployment
 
 from skerry.errors import InvalidInput
 

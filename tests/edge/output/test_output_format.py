@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.edge.output.pets import PET
-from tests.edge.support import Deployment, answer
+from tests.edge.scripted_region import answer
+from tests.edge.support import Deployment
 
 from skerry.errors import InvalidInput
 from skerry_regions.wire.protocol import MAX_GRAMMAR, GrammarSpec

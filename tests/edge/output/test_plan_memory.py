@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
-from tests.edge.support import ByteText
+from tests.edge.byte_text import ByteText
 
 from skerry.errors import InvalidInput
 from skerry_edge.output import plan as plans

@@ -23,7 +23,8 @@ from tests.edge.output.two_tools import (
     parsed,
     plan,
 )
-from tests.edge.support import MODEL, Deployment
+from tests.edge.scripted_region import MODEL
+from tests.edge.support import Deployment
 from tests.properties import examples
 
 from skerry.errors import PromptTooLong

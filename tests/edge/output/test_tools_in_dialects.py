@@ -6,7 +6,8 @@ import json
 import re
 
 from tests.edge.output.two_tools import FLAT, MARKED, NESTED, PARIS, call, listed, parsed, plan
-from tests.edge.support import Deployment, answer, events
+from tests.edge.scripted_region import answer
+from tests.edge.support import Deployment, events
 
 from skerry.wire import Message
 from skerry_edge.families.table import HERMES, MISTRAL_LIST, TAUGHT

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.edge.support import Deployment, Moved, done
+from tests.edge.scripted_region import Moved, done
+from tests.edge.support import Deployment
 
 TERMS = '"p0>d1";total=41.200;queue=10.000, "d1";total=52.000'
 ASK = {"x-skerry-explain": "1"}

@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from tests.edge.support import ACCOUNT, MODEL, Deployment, Hold, answer, deployed, eventually
+from tests.edge.scripted_region import MODEL, Hold, answer
+from tests.edge.support import ACCOUNT, Deployment, deployed, eventually
 from tests.edge.telemetry.test_tracing import split_attempt
 
 from skerry.errors import Overloaded

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.edge.support import EOS, ByteText
+from tests.edge.byte_text import EOS, ByteText
 
 from skerry_edge.text.transcript import Transcript
 

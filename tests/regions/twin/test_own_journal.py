@@ -10,7 +10,8 @@ from typing import cast
 
 import msgspec
 import pytest
-from tests.edge.support import ACCOUNT, ByteText, specs
+from tests.edge.byte_text import ByteText
+from tests.edge.support import ACCOUNT, specs
 from tests.regions.region.routed import Platform, platform
 from tests.regions.toy_nodes import CALM, MODEL, until
 from tests.regions.twin.worlds import in_plain_python

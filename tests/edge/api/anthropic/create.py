@@ -6,7 +6,8 @@ from typing import Any
 
 import httpx
 import msgspec
-from tests.edge.support import ACCOUNT, MODEL, Deployment
+from tests.edge.scripted_region import MODEL
+from tests.edge.support import ACCOUNT, Deployment
 
 PATH = f"/client/v4/accounts/{ACCOUNT}/ai/v1/messages"
 HI: dict[str, Any] = {

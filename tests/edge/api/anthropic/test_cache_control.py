@@ -8,7 +8,8 @@ import anthropic
 import pytest
 from tests.edge.api.anthropic.create import named_events
 from tests.edge.api.pinned import TURNS, V1, create, marked, pins, text, wrote
-from tests.edge.support import ACCOUNT, MODEL, Deployment, Hold, eventually
+from tests.edge.scripted_region import MODEL, Hold
+from tests.edge.support import ACCOUNT, Deployment, eventually
 
 from skerry_regions.wire.pins import Pin, Pinned, PromptUse
 from skerry_regions.wire.protocol import Tokens

@@ -7,7 +7,9 @@ from typing import Any
 import httpx
 import pytest
 from tests.edge.api.anthropic.create import HI, PATH, TOOL, create, named_events, prompt
-from tests.edge.support import CONTEXT, MODEL, UNSERVED, Deployment, answer, done
+from tests.edge.byte_text import CONTEXT
+from tests.edge.scripted_region import MODEL, answer, done
+from tests.edge.support import UNSERVED, Deployment
 
 from skerry.errors import Overloaded, Unavailable
 

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 from tests.edge.api.anthropic.create import TOOL, create, named_events, prompt
-from tests.edge.support import MODEL, Deployment, answer
+from tests.edge.scripted_region import MODEL, answer
+from tests.edge.support import Deployment
 
 
 def test_blocks_and_tools_of_a_history(edge: Deployment) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.edge.support import CHAT, MODEL, Deployment, answer, deployed
+from tests.edge.scripted_region import MODEL, answer
+from tests.edge.support import CHAT, Deployment, deployed
 
 from skerry_edge.ledger.stores import Stores
 from skerry_edge.limits import Limits

@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from tests.edge.support import ALIAS, CHAT, MODEL, specs
+from tests.edge.scripted_region import MODEL
+from tests.edge.support import ALIAS, CHAT, specs
 
 from skerry_edge.api.batch.input_file import InputFile
 from skerry_edge.api.batch.wire import LineError

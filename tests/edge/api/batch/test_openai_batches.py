@@ -9,7 +9,8 @@ from typing import Any
 import openai
 import pytest
 from openai.types import Batch
-from tests.edge.support import ACCOUNT, MODEL, Deployment, Hold, eventually
+from tests.edge.scripted_region import MODEL, Hold
+from tests.edge.support import ACCOUNT, Deployment, eventually
 
 URL = "/v1/chat/completions"
 

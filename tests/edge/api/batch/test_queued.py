@@ -6,7 +6,8 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.edge.support import ACCOUNT, CHAT, MODEL, Deployment, answer, eventually
+from tests.edge.scripted_region import MODEL, answer
+from tests.edge.support import ACCOUNT, CHAT, Deployment, eventually
 
 from skerry.errors import IdempotencyMismatch, InvalidInput, Overloaded
 from skerry_edge.api.batch.target import decode_target

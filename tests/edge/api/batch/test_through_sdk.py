@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from tests.edge.support import ACCOUNT, MODEL, PATIENCE, Deployment, Hold, answer
+from tests.edge.scripted_region import MODEL, Hold, answer
+from tests.edge.support import ACCOUNT, PATIENCE, Deployment
 
 from skerry import AI, AsyncAI, InvalidInput, NotFound, RequestTimeout
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.edge.support import Deployment, answer, deployed
+from tests.edge.scripted_region import answer
+from tests.edge.support import Deployment, deployed
 
 from skerry_edge.limits import Limits
 

@@ -15,7 +15,7 @@ from msgspec.structs import fields as struct_fields
 from openai.types import completion_create_params, embedding_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 from openai.types.responses import input_token_count_params, response_create_params
-from tests.edge.support import MODEL
+from tests.edge.scripted_region import MODEL
 
 from skerry_edge.api.anthropic import messages
 from skerry_edge.api.bodies import Body

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from msgspec import Struct
 from tests.edge.api.fields.dialects import DIALECTS, TOOL, TURNS
-from tests.edge.support import MODEL, Deployment
+from tests.edge.scripted_region import MODEL
+from tests.edge.support import Deployment
 
 from skerry.errors import InvalidInput
 from skerry.wire import TextGenerationInput

@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 import pytest
 from tests.edge.api.gateway.gateways import IGNORED, status
-from tests.edge.support import CHAT, MODEL, Deployment, Hold, answer, events
+from tests.edge.scripted_region import MODEL, Hold, answer
+from tests.edge.support import CHAT, Deployment, events
 
 RUN = "/ai-gateway/run?version=3"
 

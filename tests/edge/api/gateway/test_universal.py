@@ -7,7 +7,8 @@ from typing import Any
 import httpx
 import pytest
 from tests.edge.api.gateway.gateways import IGNORED, status
-from tests.edge.support import ACCOUNT, CHAT, MODEL, Deployment, Hold, answer, events
+from tests.edge.scripted_region import MODEL, Hold, answer
+from tests.edge.support import ACCOUNT, CHAT, Deployment, events
 
 from skerry.errors import Overloaded
 

@@ -6,17 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tests.edge.support import (
-    BOS,
-    CONTEXT,
-    EOS,
-    MODEL,
-    Deployment,
-    Step,
-    answer,
-    done,
-    events,
-)
+from tests.edge.byte_text import BOS, CONTEXT, EOS
+from tests.edge.scripted_region import MODEL, Step, answer, done
+from tests.edge.support import Deployment, events
 
 from skerry_regions.wire.protocol import Submit, Tokens
 

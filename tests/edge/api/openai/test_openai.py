@@ -6,18 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.edge.support import (
-    ACCOUNT,
-    ALIAS,
-    CHAT,
-    EOS,
-    MODEL,
-    Deployment,
-    answer,
-    deployed,
-    done,
-    events,
-)
+from tests.edge.byte_text import EOS
+from tests.edge.scripted_region import MODEL, answer, done
+from tests.edge.support import ACCOUNT, ALIAS, CHAT, Deployment, deployed, events
 
 from skerry.errors import Overloaded, Unavailable
 from skerry_edge.limits import Limits
@@ -155,7 +146,7 @@ def test_as_many_choices_as_there_may_be(tmp_path: Path) -> None:
 
 
 def test_one_failed_choice_fails_the_answer_and_stops_the_others(edge: Deployment) -> None:
-    from tests.edge.support import Hold
+    from tests.edge.scripted_region import Hold
 
     edge.region.script = lambda submit: (
         [Unavailable("Gone.")] if submit.sampling.choice == 1 else [[65], Hold()]

@@ -9,7 +9,8 @@ import httpx
 import openai
 import pytest
 from tests.edge.api.pinned import V1, create, pins, wrote
-from tests.edge.support import ACCOUNT, MODEL, Deployment
+from tests.edge.scripted_region import MODEL
+from tests.edge.support import ACCOUNT, Deployment
 
 from skerry_edge.hints import session_of
 

@@ -19,7 +19,8 @@ from tests.edge.api.reasoning.thoughts import (
     limit,
     prompt,
 )
-from tests.edge.support import CHAT, MODEL, Deployment, answer, events
+from tests.edge.scripted_region import MODEL, answer
+from tests.edge.support import CHAT, Deployment, events
 
 from skerry_edge.api.fields import HEADER
 from skerry_edge.families.table import HARMONY

@@ -19,7 +19,8 @@ from tests.edge.api.reasoning.thoughts import (
     limit,
     prompt,
 )
-from tests.edge.support import MODEL, Deployment, answer
+from tests.edge.scripted_region import MODEL, answer
+from tests.edge.support import Deployment
 
 from skerry_edge.api.fields import HEADER
 

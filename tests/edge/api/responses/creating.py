@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
-from tests.edge.support import ACCOUNT, MODEL, Deployment
+from tests.edge.scripted_region import MODEL
+from tests.edge.support import ACCOUNT, Deployment
 
 PATH = f"/client/v4/accounts/{ACCOUNT}/ai/v1/responses"
 

@@ -7,7 +7,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.edge.support import ACCOUNT, MODEL, PATIENCE, Deployment
+from tests.edge.scripted_region import MODEL
+from tests.edge.support import ACCOUNT, PATIENCE, Deployment
 from websockets.sync.client import connect
 from websockets.sync.connection import Connection
 

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from tests.edge.api.anthropic.create import named_events
 from tests.edge.api.responses.creating import PATH, TOOL, assert_refused, create, prompt
-from tests.edge.support import CONTEXT, MODEL, UNSERVED, Deployment, answer, deployed, done
+from tests.edge.byte_text import CONTEXT
+from tests.edge.scripted_region import MODEL, answer, done
+from tests.edge.support import UNSERVED, Deployment, deployed
 
 from skerry.errors import Unavailable
 from skerry_edge.limits import Limits

@@ -15,7 +15,8 @@ from openai.lib.responses_websocket import (
 )
 from tests.edge.api.anthropic.create import named_events
 from tests.edge.api.responses.sockets import ENDS, PATH, ask, create, events, opened
-from tests.edge.support import MODEL, PATIENCE, Deployment, Hold, Step, answer, eventually
+from tests.edge.scripted_region import MODEL, Hold, Step, answer
+from tests.edge.support import PATIENCE, Deployment, eventually
 from websockets.sync.connection import Connection
 
 from skerry.errors import Unavailable

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from tests.edge.api.anthropic.create import named_events
 from tests.edge.api.responses.creating import PATH, TOOL, assert_refused, create, prompt
-from tests.edge.support import Deployment, answer
+from tests.edge.scripted_region import answer
+from tests.edge.support import Deployment
 
 from skerry_edge.ledger.responses_store import ResponseStore
 

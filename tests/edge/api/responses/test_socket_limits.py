@@ -14,7 +14,8 @@ import httpx
 import pytest
 from tests.edge.api.responses.sockets import PATH, ask, create, events, opened
 from tests.edge.http.websocket_peer import frame
-from tests.edge.support import ACCOUNT, MODEL, PATIENCE, Deployment, Hold, deployed, eventually
+from tests.edge.scripted_region import MODEL, Hold
+from tests.edge.support import ACCOUNT, PATIENCE, Deployment, deployed, eventually
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Close
 from websockets.sync.connection import Connection

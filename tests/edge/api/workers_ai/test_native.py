@@ -7,18 +7,9 @@ from typing import Any
 
 import pytest
 from tests.edge.api.workers_ai.error_bodies import HI, assert_error
-from tests.edge.support import (
-    ACCOUNT,
-    ALIAS,
-    BOS,
-    CHAT,
-    CONTEXT,
-    MODEL,
-    Deployment,
-    answer,
-    done,
-    events,
-)
+from tests.edge.byte_text import BOS, CONTEXT
+from tests.edge.scripted_region import MODEL, answer, done
+from tests.edge.support import ACCOUNT, ALIAS, CHAT, Deployment, events
 
 UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 

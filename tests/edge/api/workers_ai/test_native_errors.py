@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 from tests.edge.api.workers_ai.error_bodies import HI, assert_error
-from tests.edge.support import ACCOUNT, CONTEXT, UNSERVED, Deployment, answer, done, events
+from tests.edge.byte_text import CONTEXT
+from tests.edge.scripted_region import answer, done
+from tests.edge.support import ACCOUNT, UNSERVED, Deployment, events
 
 from skerry.errors import Overloaded, QuotaExceeded, Unavailable
 

@@ -11,16 +11,8 @@ import openai
 import pytest
 from tests.edge.api.batch.test_openai_batches import chat, create, ended, lines
 from tests.edge.console.browsing import BROWSER, NARROW, WIDE, Pages, shot
-from tests.edge.support import (
-    ACCOUNT,
-    CHAT,
-    MODEL,
-    PATIENCE,
-    Deployment,
-    Hold,
-    deployed,
-    eventually,
-)
+from tests.edge.scripted_region import MODEL, Hold
+from tests.edge.support import ACCOUNT, CHAT, PATIENCE, Deployment, deployed, eventually
 
 from skerry_edge.ledger.stores import Stores
 from skerry_edge.limits import Limits

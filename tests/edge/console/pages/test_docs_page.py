@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from tests.edge.console.browsing import BROWSER, HUGE, NARROW, WIDE, Pages, said, shot, until
-from tests.edge.support import MODEL, PATIENCE, Deployment, Hold
+from tests.edge.scripted_region import MODEL, Hold
+from tests.edge.support import PATIENCE, Deployment
 
 pytestmark = BROWSER
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from tests.edge.console.browsing import BROWSER, NARROW, WIDE, Pages, shot
 from tests.edge.console.pages.test_regions_page import SEA
-from tests.edge.support import ACCOUNT, CHAT, MODEL, Deployment, deployed
+from tests.edge.scripted_region import MODEL
+from tests.edge.support import ACCOUNT, CHAT, Deployment, deployed
 
 from skerry_edge.limits import Limits
 

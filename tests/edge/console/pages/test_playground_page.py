@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from tests.edge.console.browsing import BROWSER, Pages, ask, said, shot, until
-from tests.edge.support import ACCOUNT, CHAT, MODEL, PATIENCE, Deployment, Hold, Moved, answer
+from tests.edge.scripted_region import MODEL, Hold, Moved, answer
+from tests.edge.support import ACCOUNT, CHAT, PATIENCE, Deployment
 from tests.tools import program
 
 pytestmark = BROWSER

@@ -6,11 +6,8 @@ from typing import Any
 
 import pytest
 from tests.edge.console.browsing import BROWSER, NARROW, WIDE, Pages, shot, until
-from tests.edge.support import (
-    ACCOUNT,
-    MODEL,
-    Deployment,
-)
+from tests.edge.scripted_region import MODEL
+from tests.edge.support import ACCOUNT, Deployment
 from tests.edge.telemetry.test_tracing import split_attempt
 
 from skerry.errors import Unavailable

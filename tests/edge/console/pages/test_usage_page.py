@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from tests.edge.console.browsing import BROWSER, NARROW, WIDE, Pages, close, shot
-from tests.edge.support import ACCOUNT, MODEL, Deployment, deployed, eventually, spent
+from tests.edge.scripted_region import MODEL
+from tests.edge.support import ACCOUNT, Deployment, deployed, eventually, spent
 
 from skerry_edge.gate.admission import Admission
 from skerry_edge.ledger.stores import Stores

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from tests.edge.console.shell.shell import OWN
-from tests.edge.support import Deployment, answer, deployed
+from tests.edge.scripted_region import answer
+from tests.edge.support import Deployment, deployed
 
 from skerry_edge.limits import Limits
 

@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 import pytest
 from tests.edge.console.shell.shell import POLICY
-from tests.edge.support import ACCOUNT, EDGE, MODEL, Deployment, deployed
+from tests.edge.scripted_region import MODEL
+from tests.edge.support import ACCOUNT, EDGE, Deployment, deployed
 
 from skerry_edge.console.codes import new_code
 from skerry_edge.limits import Limits

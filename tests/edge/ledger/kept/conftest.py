@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.edge.support import Deployment, answer, deployed
+from tests.edge.scripted_region import answer
+from tests.edge.support import Deployment, deployed
 
 from skerry_edge.ledger.stores import Stores
 from skerry_edge.limits import Limits

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 from tests.edge.ledger.kept.answered import CACHED, post, run, total
-from tests.edge.support import ACCOUNT, MODEL, Deployment, Hold, done
+from tests.edge.scripted_region import MODEL, Hold, done
+from tests.edge.support import ACCOUNT, Deployment
 
 from skerry.errors import Overloaded, QuotaExceeded, Unavailable
 from skerry_edge.api.documents import usage_routes

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from tests.clock import Clock
 from tests.edge.ledger.kept.answered import GREEDY, post, run, text, total
-from tests.edge.support import CHAT, MODEL, Deployment, deployed
+from tests.edge.scripted_region import MODEL
+from tests.edge.support import CHAT, Deployment, deployed
 
 from skerry.errors import Unavailable
 from skerry_edge.ledger.idempotency import IdempotencyKeys

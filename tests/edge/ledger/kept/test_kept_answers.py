@@ -8,7 +8,8 @@ from typing import Any
 import httpx
 import pytest
 from tests.edge.ledger.kept.answered import CACHED, GREEDY, post, run, text
-from tests.edge.support import ACCOUNT, MODEL, Deployment, Hold, deployed, events
+from tests.edge.scripted_region import MODEL, Hold
+from tests.edge.support import ACCOUNT, Deployment, deployed, events
 
 from skerry.errors import Unavailable
 from skerry_edge.ledger.stores import Stores
