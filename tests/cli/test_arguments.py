@@ -113,7 +113,10 @@ def test_a_module_is_listed_with_all_its_commands(capsys: pytest.CaptureFixture[
     [action] = [each for each in parser._actions if each.choices is not None]
     assert list(action.choices or ()) == listed
     for command in listed:
-        assert help_of(build_parser(command), command) == help_of(parser, command)
+        shown = help_of(build_parser(command), command)
+        assert shown == help_of(parser, command)
+        if command in ("up", "down", "status", "env", "run", "chat"):
+            assert f"skerry {command}" in shown.partition("example:")[2]
 
 
 def test_a_command_imports_its_own_module_alone() -> None:

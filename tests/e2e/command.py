@@ -12,7 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from skerry import AI
+from skerry_cli.home.instance import running
+from skerry_cli.home.state import Home
+from skerry_cli.observe.status import read_status
 from skerry_regions.models.model_files import ModelFiles
 
 MODEL = "@cf/huggingfacetb/smollm2-135m-instruct"
@@ -56,8 +61,11 @@ class Skerry:
         return done.stdout
 
     def status(self) -> dict[str, Any]:
-        status: dict[str, Any] = json.loads(self("status", "--json").stdout)
-        return status
+        """Return what `skerry status --json` prints, without another process for each look."""
+        home = Home(self.home)
+        found: dict[str, Any] = msgspec.to_builtins(read_status(home, running(home)))
+        found.pop("notes", None)
+        return found
 
     def ai(self) -> AI:
         config = json.loads((self.home / "config.json").read_text())
@@ -88,5 +96,5 @@ def until(condition: Callable[[], Any]) -> Any:
     deadline = time.monotonic() + SECONDS
     while not (value := condition()):
         assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.02)
+        time.sleep(0.05)
     return value

@@ -217,7 +217,7 @@ def test_help_says_what_is_there(client: Client) -> None:
     shown = client("--help").stdout
     for command in ("run", "chat", "models", "usage", "up"):
         assert re.search(rf"^    {command} ", shown, re.MULTILINE), shown
-    assert shown.count("not installed here") == 6
+    assert shown.count("not installed here") == 7
     assert 'pip install ".[platform]"' in shown
 
 

@@ -195,6 +195,7 @@ def test_a_revoked_token_ends_at_once(platform: Platform) -> None:
     )
 
 
+@pytest.mark.slow
 def test_an_edge_whose_successor_does_not_start_serves_on(platform: Platform) -> None:
     before = {name: platform.edge(name)["pid"] for name in ("plain", "secure")}
     platform.cert.write_text("no certificate")

@@ -78,6 +78,7 @@ def test_they_are_served_by_one_process(skerry: Skerry) -> None:
     check_answers(skerry)
 
 
+@pytest.mark.slow
 def test_they_are_served_by_nodes(skerry: Skerry, tmp_path: Path) -> None:
     topology = tmp_path / "topology.yaml"
     topology.write_text(TOPOLOGY)

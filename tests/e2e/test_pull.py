@@ -78,6 +78,7 @@ def test_pull_list_show_serve_and_remove(skerry: Skerry, hub: LocalHub) -> None:
     assert list((skerry.home / "models" / ".blobs").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_pull_that_is_killed_goes_on_where_it_was(
     skerry: Skerry, hub: LocalHub, weights: bytes
 ) -> None:
@@ -98,6 +99,7 @@ def test_a_pull_that_is_killed_goes_on_where_it_was(
     assert skerry("models", "verify", ID).returncode == 0
 
 
+@pytest.mark.slow
 def test_two_pulls_at_once_fetch_the_file_once(
     skerry: Skerry, hub: LocalHub, weights: bytes
 ) -> None:

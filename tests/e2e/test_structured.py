@@ -44,7 +44,9 @@ edges: [{{name: edge, region: here, port: 0}}]
 """
 
 
-@pytest.fixture(scope="module", params=["one process", "topology"])
+@pytest.fixture(
+    scope="module", params=["one process", pytest.param("topology", marks=pytest.mark.slow)]
+)
 def ai(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,

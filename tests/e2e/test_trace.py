@@ -94,6 +94,7 @@ def test_a_platform_in_one_process(
         assert [span.name for span in collector.spans] == names
 
 
+@pytest.mark.slow
 def test_a_topology_with_two_edges(default_model: ModelFiles, tmp_path: Path) -> None:
     skerry = new_home(tmp_path, default_model)
     topology = tmp_path / "topology.yaml"

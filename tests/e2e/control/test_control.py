@@ -118,7 +118,10 @@ def test_up_leaves_a_control_plane_alone(control: ControlPlane, tmp_path: Path) 
     assert (control.skerry.home / "config.json").read_bytes() == before
 
 
-@pytest.mark.parametrize("change", [{"replicas": 1}, {"replicas": 2, "kv_blocks": 128}])
+@pytest.mark.parametrize(
+    "change",
+    [pytest.param({"replicas": 1}, marks=pytest.mark.slow), {"replicas": 2, "kv_blocks": 128}],
+)
 def test_no_stream_is_cut_by_a_change(control: ControlPlane, change: dict[str, Any]) -> None:
     with control.ai() as ai:
         undisturbed = ai.run(MODEL, ASKED)["response"]

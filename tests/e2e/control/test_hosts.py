@@ -72,6 +72,7 @@ def platform(
         yield platform
 
 
+@pytest.mark.slow
 def test_a_host_that_leaves_hands_its_nodes_on(platform: HostedPlatform) -> None:
     hosts = [platform.host(name) for name in ("one", "other")]
     for host in hosts:

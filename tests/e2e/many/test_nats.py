@@ -113,6 +113,7 @@ def test_an_edge_is_served_by_a_node_of_another_home(
     assert os.listdir(other.home / "run") == ["state.lock"]
 
 
+@pytest.mark.slow
 def test_a_topology_serves_without_its_registry(
     tmp_path: Path, default_model: ModelFiles, server: NatsServer
 ) -> None:

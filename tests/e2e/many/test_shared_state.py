@@ -54,6 +54,7 @@ class TwoHomes:
         self.urls = [edge.ready_at() for edge in self.edges]
 
 
+@pytest.mark.slow
 def test_a_cap_holds_over_edges_of_two_homes(
     tmp_path: Path, default_model: ModelFiles, servers: NatsCluster
 ) -> None:
@@ -209,6 +210,7 @@ def test_a_conversation_goes_on_at_an_edge_of_another_home(
         machine.stop()
 
 
+@pytest.mark.slow
 def test_a_batch_is_polled_and_read_at_an_edge_of_another_home(
     tmp_path: Path, default_model: ModelFiles, servers: NatsCluster
 ) -> None:

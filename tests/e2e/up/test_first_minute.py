@@ -71,6 +71,7 @@ def test_a_program_reads_json(skerry: Skerry) -> None:
     assert report["left_out"] == []
 
 
+@pytest.mark.slow
 def test_text_is_had_without_a_terminal_and_json_with_one(skerry: Skerry) -> None:
     assert "Skerry is ready after" in skerry.up("--log=text")
     skerry("down")

@@ -35,6 +35,7 @@ def logs(skerry: Skerry) -> str:
     return "".join(path.read_text() for path in (skerry.home / "logs").glob("*.log"))
 
 
+@pytest.mark.slow
 def test_a_platform_that_ran_before_starts(skerry: Skerry) -> None:
     """With the room that was kept back; nothing of before or of now is lost."""
     try:

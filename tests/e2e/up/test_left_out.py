@@ -81,6 +81,7 @@ def test_up_serves_the_others(skerry: Skerry) -> None:
     check(skerry, skerry.up(*names))
 
 
+@pytest.mark.slow
 def test_a_topology_serves_the_others(skerry: Skerry, tmp_path: Path) -> None:
     topology = tmp_path / "topology.yaml"
     topology.write_text(TOPOLOGY)

@@ -173,7 +173,7 @@ def test_prompts_to_warm_up_are_cached_before_anybody_asks(platform: Platform) -
     assert usage["prompt_tokens_details"]["cached_tokens"] == 64
 
 
-@pytest.mark.parametrize("end", ["SIGKILL", "SIGTERM"])
+@pytest.mark.parametrize("end", ["SIGKILL", pytest.param("SIGTERM", marks=pytest.mark.slow)])
 def test_a_stream_outlives_its_decode_node(platform: Platform, end: str) -> None:
     asked = ASKED | {"max_tokens": 1000, "frequency_penalty": 0.3}  # longer than it takes to look
     undisturbed = platform.stream(asked)
@@ -246,6 +246,7 @@ def pids_of(skerry: Skerry) -> dict[str, int]:
     return {each["id"]: each["pid"] for each in [*status["nodes"], *status["edges"]]}
 
 
+@pytest.mark.slow
 def test_what_a_supervisor_has_started_outlives_it(
     tmp_path: Path, default_model: ModelFiles
 ) -> None:

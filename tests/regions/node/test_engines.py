@@ -101,7 +101,13 @@ def test_a_node_says_how_much_an_account_may_keep(weights: Path) -> None:
         opened(weights, "toy", pin_share=1.5)
 
 
-@pytest.mark.parametrize("kind", ["numba", "torch", "torch-deterministic", "jax", "toy"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("numba", "torch", "torch-deterministic", "toy"),
+        pytest.param("jax", marks=pytest.mark.slow),  # it compiles for each of the sizes
+    ],
+)
 def test_sizes_are_what_is_said_and_else_as_ever_in_a_hosts_memory(
     weights: Path, kind: RunnerName
 ) -> None:
