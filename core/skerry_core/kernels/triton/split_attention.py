@@ -209,8 +209,8 @@ def _merge(
     HEADS: tl.constexpr, GROUP: tl.constexpr, PADDED_GROUP: tl.constexpr,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, MERGED: tl.constexpr,
 ):  # fmt: skip
-    """Merge part `index` of a tile's [begin, end) with its neighbours, once all of them have arrived,
-    and go on with what comes of it."""
+    """Merge part `index` of a tile's [begin, end) with its neighbours, once all have arrived, and
+    go on with what comes of it."""
     m, g, d = tl.arange(0, MERGED), tl.arange(0, PADDED_GROUP), tl.arange(0, PADDED)
     heads, is_own = head * GROUP + g, (g < GROUP)[:, None] & (d < WIDTH)[None]
     size = 1  # pieces of a part
