@@ -28,7 +28,7 @@ def row(*logits: float) -> Any:
     return np.array([logits], np.float32)
 
 
-def choices_of(sampler: Any, logits: Any, draws: int = 1500, **overrides: Any) -> Any:
+def choices_of(sampler: Any, logits: Any, draws: int = 600, **overrides: Any) -> Any:
     """Share of each token over `draws` positions."""
     rows = np.repeat(logits, draws, axis=0)
     ids = sampler(rows, batch(draws, **overrides)).token_ids

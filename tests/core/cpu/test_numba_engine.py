@@ -187,7 +187,9 @@ def test_after_a_hand_over(runner: SeeingRunner, weights: Path, alone: Alone) ->
     other.close()
 
 
-@pytest.mark.parametrize("made", [3, 6, 9])
+@pytest.mark.parametrize(
+    "made", [pytest.param(3, marks=pytest.mark.slow), 6, pytest.param(9, marks=pytest.mark.slow)]
+)
 def test_resumed_in_its_reasoning_and_in_its_end(
     runner: SeeingRunner, alone: Alone, made: int
 ) -> None:

@@ -61,8 +61,19 @@ def mixed() -> list[Request]:
     ]
 
 
-@pytest.mark.parametrize(("num_blocks", "step_tokens"), [(64, 512), (64, 3), (9, 512), (5, 64)])
-@pytest.mark.parametrize("overlaps", [False, True])
+@pytest.mark.parametrize(
+    ("num_blocks", "step_tokens", "overlaps"),
+    [
+        (64, 512, False),
+        (64, 3, True),
+        (9, 512, False),
+        (5, 64, True),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in [(64, 512, True), (64, 3, False), (9, 512, True), (5, 64, False)]
+        ),
+    ],
+)
 def test_batched_preempted_and_launched_ahead(
     num_blocks: int, step_tokens: int, overlaps: bool
 ) -> None:
@@ -92,7 +103,7 @@ def test_a_step_whose_logits_are_looked_at_is_waited_for() -> None:
     assert runner.calls == ["launch", *ahead * 2, *alone * 3, *ahead, "collect"]
 
 
-@pytest.mark.parametrize("step_tokens", [3, 64, 512])
+@pytest.mark.parametrize("step_tokens", [3, pytest.param(64, marks=pytest.mark.slow), 512])
 def test_drafted(monkeypatch: pytest.MonkeyPatch, step_tokens: int) -> None:
     """Drafts are the model's own answer, in which no end was written, and the one with it."""
     requests = mixed()

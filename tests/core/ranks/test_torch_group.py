@@ -78,7 +78,14 @@ def test_engines_answer_as_the_reference_does(
         check_greedy(reference(weights), request, answers[request.id], atol=2e-5)
 
 
-@pytest.mark.parametrize("name", DIVISIONS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("two parts", marks=pytest.mark.slow),
+        pytest.param("two stages", marks=pytest.mark.slow),
+        "two parts of two stages",
+    ],
+)
 def test_deterministic_answers_are_the_same_alone_and_together(
     runners: dict[str, ModelRunner], name: str
 ) -> None:
@@ -100,7 +107,9 @@ def test_stages_answer_with_the_bits_of_the_whole(runners: dict[str, ModelRunner
     assert runners["two stages"].numeric_build == runners["whole"].numeric_build
 
 
-@pytest.mark.parametrize("name", ["two stages", "two parts of two stages"])
+@pytest.mark.parametrize(
+    "name", ["two stages", pytest.param("two parts of two stages", marks=pytest.mark.slow)]
+)
 def test_stages_have_steps_under_way(
     runners: dict[str, ModelRunner], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,8 +146,8 @@ def test_stages_have_steps_under_way(
     [
         ("two parts", "whole"),
         ("whole", "two parts of two stages"),
-        ("two stages", "four parts"),
-        ("four parts", "two parts"),
+        pytest.param("two stages", "four parts", marks=pytest.mark.slow),
+        pytest.param("four parts", "two parts", marks=pytest.mark.slow),
     ],
 )
 def test_kv_goes_from_one_division_to_another(

@@ -35,6 +35,8 @@ from skerry_core.runner import ModelRunner, OverlappingRunner
 from skerry_core.sampling import sample
 
 NUM_BLOCKS = 24
+EACH = [(kind, model) for kind in KINDS for model in KINDS[kind].models]
+SLOW = [("jax", model) for model in ("qwen2", "qwen3", "smollm3")]  # XLA compiles for each
 
 
 class Models:
@@ -78,7 +80,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Models]:
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 every_model = pytest.mark.parametrize(
-    ("kind", "model"), [(name, model) for name, kind in KINDS.items() for model in kind.models]
+    ("kind", "model"),
+    [pytest.param(*each, marks=[pytest.mark.slow] * (each in SLOW)) for each in EACH],
 )
 
 

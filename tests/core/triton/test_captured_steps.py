@@ -16,6 +16,7 @@ pytest.importorskip("triton")
 from tests.core.triton.launches import captured, launches
 
 from skerry_core.batch import ForwardBatch
+from skerry_core.runners.torch.open_steps import Kernels
 from skerry_core.runners.torch.torch_runner import TorchRunner
 
 pytestmark = [
@@ -24,9 +25,9 @@ pytestmark = [
 ]
 
 
-def open_runner(path: Path) -> TorchRunner:
+def open_runner(path: Path, kernels: Kernels = "triton") -> TorchRunner:
     return TorchRunner.open(
-        path, num_blocks=8, max_samples=4, threads=1, kernels="triton", device="cpu"
+        path, num_blocks=8, max_samples=4, threads=1, kernels=kernels, device="cpu"
     )
 
 
@@ -57,7 +58,7 @@ def test_a_decode_step_is_one_transfer_and_one_replay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_model(tmp_path, "qwen2")
-    plain, runner = open_runner(path), open_runner(path)
+    plain, runner = open_runner(path, "torch"), open_runner(path)
     steps = [
         sampled(Piece([3], 0, [4]), Piece([9, 6], 0, [7])),  # a chunk: not captured
         decode(2, [4], [7]),

@@ -55,7 +55,10 @@ def decoding_rows() -> list[Piece]:
     ]
 
 
-@pytest.mark.parametrize(("name", "deterministic"), [("mistral", True), ("qwen2", False)])
+@pytest.mark.parametrize(
+    ("name", "deterministic"),
+    [("mistral", True), pytest.param("qwen2", False, marks=pytest.mark.slow)],
+)
 def test_a_row_is_what_it_is_alone_in_a_batch_of_any_size(
     models: dict[str, Path], name: str, deterministic: bool
 ) -> None:

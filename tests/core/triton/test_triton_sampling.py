@@ -91,7 +91,7 @@ def test_a_vocabulary_of_several_chunks() -> None:
     np.testing.assert_array_equal(told.token_ids, expected)
 
 
-@pytest.mark.parametrize("room", [1, 100])
+@pytest.mark.parametrize("room", [pytest.param(1, marks=pytest.mark.slow), 100])
 def test_a_bin_of_more_tokens_than_are_gathered(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
     monkeypatch.setattr(triton_sampling, "GATHERED", room)
     logits, batch = random_logits(6, 400, 5, with_ties=True), random_sampling(6, 4)
