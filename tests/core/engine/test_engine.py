@@ -157,7 +157,7 @@ def test_a_transcript_that_is_complete_runs_nothing() -> None:
     num_blocks=st.integers(3, 12),
     max_step_tokens=st.integers(2, 100),
 )
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(15, deep=200), deadline=None)
 def test_any_mix_gives_each_request_its_own_tokens(
     plans: list[tuple[int, str, int, int, int, Priority, str, int | None]],
     num_blocks: int,

@@ -255,7 +255,7 @@ arrivals = st.tuples(
 )
 
 
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(6, deep=60), deadline=None)
 @given(
     st.lists(arrivals, min_size=1, max_size=8),
     st.dictionaries(st.integers(0, 7), st.integers(1, 30), max_size=2),

@@ -191,7 +191,7 @@ arrivals = st.tuples(
 )
 
 
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=examples(10, deep=100), deadline=None)
 @given(
     st.lists(arrivals, min_size=1, max_size=8),
     st.dictionaries(st.integers(0, 7), st.integers(1, 30), max_size=2),

@@ -173,7 +173,7 @@ ARRIVAL = st.tuples(
     gap_tokens=st.integers(0, 150),
     extra_samples=st.integers(0, 20),
 )
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(120, deep=1500), deadline=None)
 def test_everything_ends_and_the_rules_hold_after_every_step(
     arrivals: list[tuple[int, str, PriorityName, int, int, bool, int | None, int | None]],
     num_blocks: int,

@@ -71,7 +71,17 @@ def same(one: NDArray[Any], other: NDArray[Any]) -> None:
     np.testing.assert_array_equal(one.view(np.uint8), other.view(np.uint8))
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+# Other families have no feature that none of these has.
+FAST = (
+    *("qwen2, windows in some layers", "qwen3", "smollm3", "gemma2", "gemma3", "granite", "olmo2"),
+    *("phi3, a part of each head and LongRoPE", "gpt_oss"),
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(each, marks=[pytest.mark.slow] * (each not in FAST)) for each in FAMILIES],
+)
 def test_every_family_has_the_same_bits_in_stages(name: str, tmp_path: Path) -> None:
     saved: Saved = save(FAMILIES[name], tmp_path)
     whole = NumbaRunner.open(saved.folder, threads=1, cache_dir=CACHE, floats="keep", **SIZES)
