@@ -15,17 +15,20 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import quote
 
-import httpx
 import msgspec
 from msgspec import Meta, Struct
 
 from skerry_regions.models.problems import PullError
 from skerry_regions.models.sources import Hub
 
-TIMEOUT: Final = httpx.Timeout(60.0, connect=15.0)  # seconds, per read
+if TYPE_CHECKING:  # a seventh of what a node imports, for nothing but downloads
+    import httpx
+
+READ_SECONDS: Final = 60.0
+CONNECT_SECONDS: Final = 15.0
 MAX_DOCUMENT: Final = 64 << 20  # bytes of what a repository lists
 MAX_REDIRECTS: Final = 5
 MAX_WAITS: Final = 5  # for a hub that wants fewer requests
@@ -84,11 +87,21 @@ class Location:
     @property
     def shown(self) -> str:
         """Return it without what is secret."""
+        import httpx
+
         url = httpx.URL(self.url)
         return f"{url.scheme}://{url.netloc.decode()}{url.path}"
 
 
 _repository_decoder = msgspec.json.Decoder(Repository)
+
+
+def open_client() -> httpx.Client:
+    """Return what a hub is called with."""
+    import httpx
+
+    timeout = httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
+    return httpx.Client(timeout=timeout, follow_redirects=False)
 
 
 @dataclass(slots=True)
@@ -97,9 +110,7 @@ class HubClient:
 
     hub: Hub
     sleep: Callable[[float], None] = time.sleep
-    client: httpx.Client = field(
-        default_factory=lambda: httpx.Client(timeout=TIMEOUT, follow_redirects=False)
-    )
+    client: httpx.Client = field(default_factory=open_client)
     _endpoint: int = 0  # the one that answered last
 
     def __enter__(self) -> HubClient:
@@ -135,6 +146,8 @@ class HubClient:
 
     def head(self, location: Location, size: int) -> bytes:
         """Return the first bytes of a large file. Raises `PullError`."""
+        import httpx
+
         headers = {"Range": f"bytes=0-{size - 1}", "Accept-Encoding": "identity"}
         try:
             with self.client.stream(
@@ -178,6 +191,8 @@ class HubClient:
     ) -> httpx.Response:
         """Send to the endpoints in turn; return the first answer that is none of their own
         failures."""
+        import httpx
+
         if self.hub.offline:
             raise PullError(
                 f"{repository}: HF_HUB_OFFLINE is set, so nothing is asked of a hub. Unset it, or "
@@ -222,6 +237,8 @@ class HubClient:
 
     def _token_for(self, url: httpx.URL) -> dict[str, str]:
         """Return the token, for the hub itself."""
+        import httpx
+
         origins = [(httpx.URL(each).scheme, httpx.URL(each).netloc) for each in self.hub.endpoints]
         if self.hub.token is None or (url.scheme, url.netloc) not in origins:
             return {}

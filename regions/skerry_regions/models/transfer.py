@@ -16,15 +16,16 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final
-
-import httpx
+from typing import TYPE_CHECKING, Final
 
 from skerry_regions.models.hub import LONGEST_WAIT, Location, retry_after
 from skerry_regions.models.integrity import hash_file
 from skerry_regions.models.part_file import PIECE, PartFile
 from skerry_regions.models.problems import PullError
 from skerry_regions.models.sources import Progress, Sized
+
+if TYPE_CHECKING:
+    import httpx
 
 STREAMS: Final = 4  # requests at once
 TRIES: Final = 6  # in a row without a byte, before giving up
@@ -144,6 +145,8 @@ class _FileTransfer:
         self._stop.clear()
 
     def _fetch_piece(self, number: int) -> None:
+        import httpx
+
         start, end = self._part.bounds(number)
         offset = start
         while offset < end:
@@ -196,6 +199,8 @@ class _FileTransfer:
     def _fetch_whole(self) -> None:
         """Fetch from the beginning in one answer; pieces that are whole are not kept, as the file
         may have changed since."""
+        import httpx
+
         while True:
             self._part.clear()
             self._there = offset = 0
