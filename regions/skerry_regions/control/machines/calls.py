@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ssl
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
-import httpx
 import msgspec
 from msgspec import Struct
 
@@ -19,6 +18,9 @@ from skerry_regions.control.machines.messages import (
     versions_text,
 )
 from skerry_regions.wire.link_files import PARTIAL_CHAIN
+
+if TYPE_CHECKING:  # a process that calls nobody need not import it
+    import httpx
 
 ANSWER_SECONDS = 5.0
 MAX_ANSWER_BYTES = 64 << 20
@@ -48,6 +50,8 @@ class ControlRefused(Exception):
 def client_of(context: ssl.SSLContext) -> httpx.Client:
     """Return a client that calls the control plane by the name in its certificate, wherever it
     is reached."""
+    import httpx
+
     headers = {
         "host": SERVER_NAME,
         VERSIONS_HEADER: versions_text(),
@@ -91,6 +95,8 @@ def exchange(client: httpx.Client, method: str, url: str, type_: type[T], body: 
 
 def read(client: httpx.Client, method: str, url: str, body: bytes) -> bytes:
     """Raises ControlAway or ControlRefused."""
+    import httpx
+
     extensions = {"sni_hostname": SERVER_NAME}
     try:
         with client.stream(method, url, content=body, extensions=extensions) as answer:

@@ -19,8 +19,8 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import httpx
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
@@ -54,6 +54,9 @@ from skerry_regions.control.machines.messages import (
     Revocations,
 )
 from skerry_regions.private_files import replace_file
+
+if TYPE_CHECKING:
+    import httpx
 
 RETRY_SECONDS = 60.0  # after a renewal that failed
 ASSIGNMENT: msgspec.json.Decoder[Assignment | None] = msgspec.json.Decoder(Assignment | None)

@@ -19,7 +19,6 @@ from pathlib import Path
 from random import Random
 from urllib.parse import urlsplit
 
-import httpx
 import msgspec
 
 from skerry_regions.address import is_loopback
@@ -179,6 +178,8 @@ class MachineWebhook:
 
         Raises WebhookError where it will not arrive.
         """
+        import httpx
+
         at = str(int(self._wall()))
         headers = {
             "content-type": "application/json",
