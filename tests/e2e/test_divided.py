@@ -18,7 +18,7 @@ import httpx
 import pytest
 from tests.e2e.command import MODEL, ROOT, SECONDS, Skerry, is_alive, new_home, until
 from tests.e2e.small_model import NAME, home_with, write_small_model
-from tests.e2e.up.test_topology import ask_node
+from tests.e2e.up.topology_platform import ask_node
 
 from skerry_regions.models.model_files import ModelFiles
 

@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.sdk.platform import ACCOUNT, MODELS, NATIVE, Platform
+from tests.sdk.platform import ACCOUNT, Platform
+from tests.sdk.recorded_shapes import MODELS, NATIVE
 
 from skerry import InternalError, InvalidInput
 from skerry._catalog import MAX_PAGES, all_models

@@ -8,16 +8,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.sdk.platform import (
-    ACCOUNT,
-    LABELS,
-    MODELS,
-    NATIVE,
-    NATIVE_EVENTS,
-    REQUEST_ID,
-    TOKEN,
-    Platform,
-)
+from tests.sdk.platform import ACCOUNT, TOKEN, Platform
+from tests.sdk.recorded_shapes import LABELS, MODELS, NATIVE, NATIVE_EVENTS, REQUEST_ID
 
 from skerry.workers import Ai, Env, JsDict, JsException, ReadableStream
 

@@ -13,12 +13,8 @@ from bench.subjects.requests import Request, SamplingParams
 from tests.core.cpu.test_exactness_matrix import engine_over, open_runner, prefilled
 from tests.core.cpu.test_numba_engine import check
 from tests.core.runners.family_table import FAMILIES
-from tests.core.runners.runner_suite import (
-    CACHE,
-    check_same_bits_in_any_batch,
-    random_tokens,
-    teacher_forced,
-)
+from tests.core.runners.hand_batches import check_same_bits_in_any_batch, teacher_forced
+from tests.core.runners.runner_suite import CACHE, random_tokens
 from tests.core.runners.saved_family import TOKENS, Saved, save
 from tests.core.toy_oracle import run
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from tests.core.engine.lagging import LaggingRunner
 from tests.core.engine.pipelining import Given, engine_over, step_on, undivided
-from tests.core.engine.test_overlap import LaggingRunner
 from tests.core.engine.test_worker import Client
 from tests.core.toy_oracle import VOCAB, expected, names_of, request, run
 

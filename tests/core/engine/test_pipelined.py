@@ -12,6 +12,7 @@ from bench.subjects.requests import Reasoning, Request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.byte_grammars import END, compiled
+from tests.core.engine.lagging import lagging
 from tests.core.engine.pipelining import (
     Given,
     Pace,
@@ -22,7 +23,6 @@ from tests.core.engine.pipelining import (
     step_on,
     undivided,
 )
-from tests.core.engine.test_overlap import lagging
 from tests.core.engine.toy_engine import STYLES
 from tests.core.toy_oracle import expected, request, run
 from tests.properties import examples

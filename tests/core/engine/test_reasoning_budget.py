@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.byte_grammars import compiled, compiler
 from tests.core.engine.drafting import draft_true_tokens, speculator_of
-from tests.core.engine.test_overlap import lagging
+from tests.core.engine.lagging import lagging
 from tests.core.engine.toy_engine import STYLES, make_engine, run_one
 from tests.core.talker import Talker
 from tests.core.toy_oracle import VOCAB, Answer, expected, forced_token, request, run

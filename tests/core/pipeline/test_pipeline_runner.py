@@ -15,18 +15,20 @@ from numpy.typing import NDArray
 from tests.core.pipeline.stage_threads import StageThreads, open_pipeline
 from tests.core.random_models import random_weights, write_safetensors
 from tests.core.runners.family_table import FAMILIES
+from tests.core.runners.hand_batches import (
+    Piece,
+    batch_of,
+    check_same_bits_in_any_batch,
+    teacher_forced,
+)
 from tests.core.runners.runner_suite import (
     CACHE,
     MODELS,
-    Piece,
     answers_of,
-    batch_of,
-    check_same_bits_in_any_batch,
     engine_over,
     open_numba,
     random_tokens,
     requests_with_shared_prefix,
-    teacher_forced,
 )
 from tests.core.runners.saved_family import TOKENS, Saved, save
 

@@ -15,7 +15,8 @@ from safetensors.torch import load_file, save_file
 from tests.core.random_models import random_weights, write_safetensors
 from tests.core.ranks.thread_ranks import open_ranks
 from tests.core.reference_model import kl_divergence
-from tests.core.runners.runner_suite import open_torch, random_tokens, teacher_forced
+from tests.core.runners.hand_batches import teacher_forced
+from tests.core.runners.runner_suite import open_torch, random_tokens
 from tests.core.weights.quantized_files import CONFIG, KINDS_OF_FILES, write
 
 from skerry_core.config import ConfigError

@@ -11,18 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.core.ranks.group_suite import RankThreads, open_group
+from tests.core.runners.hand_batches import Piece, batch_of, teacher_forced
 from tests.core.runners.runner_suite import (
-    Piece,
     Sizes,
     answers_of,
-    batch_of,
     check_greedy,
     engine_over,
     random_tokens,
     reference,
     requests_that_outgrow_five_blocks,
     requests_with_shared_prefix,
-    teacher_forced,
     write_model,
 )
 from tests.core.triton.test_no_host_sync import styled

@@ -15,14 +15,8 @@ from tests.core.random_models import mixed, random_weights, write_gguf
 from tests.core.ranks.thread_ranks import open_ranks
 from tests.core.reference_model import kl_divergence
 from tests.core.runners.family_table import FAMILIES
-from tests.core.runners.runner_suite import (
-    MODELS,
-    check_same_bits_in_any_batch,
-    random_tokens,
-    reference,
-    teacher_forced,
-    write_model,
-)
+from tests.core.runners.hand_batches import check_same_bits_in_any_batch, teacher_forced
+from tests.core.runners.runner_suite import MODELS, random_tokens, reference, write_model
 from tests.core.runners.saved_family import TOKENS, save
 
 from skerry_core.config import ConfigError, LayerConfig, ModelConfig

@@ -1,4 +1,4 @@
-"""What the tests of runners share: kinds of runners, small models, teacher forcing, engines."""
+"""What the tests of runners share: kinds of runners, small models, engines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any, Protocol, TypedDict, Unpack, cast
 import numpy as np
 import torch
 from bench.subjects.requests import Request, SamplingParams
-from bench.subjects.samples import samples_of
 from tests.core.random_models import (
     LLAMA3_JSON,
     alike,
@@ -91,9 +90,6 @@ class ToyReference:
 def reference(path: Path) -> ReferenceModel:
     with WeightFile.open(path) as file:
         return ReferenceModel(file)
-
-
-# --- kinds of runners ----------------------------------------------------------------------------
 
 
 class StepRunner(Protocol):
@@ -176,82 +172,6 @@ if torch.cuda.is_available():
 def random_tokens(length: int, seed: int = 0, vocab_size: int = VOCAB) -> list[int]:
     tokens: list[int] = np.random.default_rng(seed).integers(0, vocab_size, length).tolist()
     return tokens
-
-
-# --- batches by hand -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Consecutive tokens of one sequence, from position `start` on."""
-
-    token_ids: Sequence[int]
-    start: int
-    table: Sequence[int]  # the sequence's blocks
-
-
-def batch_of(*pieces: Piece) -> ForwardBatch:
-    """A greedy step of these rows that samples every token."""
-    lengths = [len(piece.token_ids) for piece in pieces]
-    count, width = sum(lengths), max(len(piece.table) for piece in pieces)
-    tables = np.full((len(pieces), width), -1, np.int32)
-    for row, piece in enumerate(pieces):
-        tables[row, : len(piece.table)] = piece.table
-    return ForwardBatch(
-        token_ids=np.concatenate([np.array(p.token_ids, np.int32) for p in pieces]),
-        positions=np.concatenate(
-            [np.arange(p.start, p.start + len(p.token_ids), dtype=np.int32) for p in pieces]
-        ),
-        query_start=np.cumsum([0, *lengths]).astype(np.int32),
-        block_tables=tables,
-        sample_tokens=np.arange(count, dtype=np.int32),
-        sampling=samples_of(count, position=np.arange(count)),
-    )
-
-
-def teacher_forced(
-    runner: StepRunner,
-    token_ids: Sequence[int],
-    chunks: Sequence[int],
-    table: Sequence[int],
-    start: int = 0,
-) -> Float32:
-    """Logits f32[T, V] of tokens that run in these chunks, over these blocks.
-
-    They are a whole sequence, or what follows its first `start` tokens.
-    """
-    assert sum(chunks) == len(token_ids)
-    logits, done = [], 0
-    for length in chunks:
-        runner.execute(batch_of(Piece(token_ids[done : done + length], start + done, table)))
-        logits.append(runner.last_logits().copy())
-        done += length
-    return np.concatenate(logits)
-
-
-def check_same_bits_in_any_batch(runner: StepRunner) -> None:
-    """A sequence alone, in other chunks, and among others; needs 22 blocks."""
-    tokens = random_tokens(100)
-    alone = teacher_forced(runner, tokens, (100,), table=[0, 1])
-    for chunks in ((1,) * 100, (64, 36), (3, 50, 13, 1, 33)):
-        np.testing.assert_array_equal(teacher_forced(runner, tokens, chunks, [3, 9]), alone)
-
-    others = [
-        Piece(random_tokens(n, seed=n), 0, table)
-        for n, table in ((5, [10]), (33, [11]), (90, [12, 13]))
-    ]
-    start, logits = 0, []
-    for length, place in ((40, 3), (20, 2), (3, 0), (1, 1), (1, 2), (1, 3), (34, 1)):
-        rows = others.copy()
-        rows.insert(place, Piece(tokens[start : start + length], start, [20, 21]))
-        before = sum(len(row.token_ids) for row in rows[:place])
-        runner.execute(batch_of(*rows))
-        logits.append(runner.last_logits()[before : before + length].copy())
-        start += length
-    np.testing.assert_array_equal(np.concatenate(logits), alone)
-
-
-# --- engines -------------------------------------------------------------------------------------
 
 
 def engine_over(runner: ModelRunner, max_step_tokens: int = 512) -> Engine:

@@ -27,7 +27,8 @@ from tests.core.random_models import (
 )
 from tests.core.reference_model import kl_divergence
 from tests.core.runners.family_table import FAMILIES
-from tests.core.runners.runner_suite import KINDS, teacher_forced
+from tests.core.runners.hand_batches import teacher_forced
+from tests.core.runners.runner_suite import KINDS
 from tests.core.runners.saved_family import TOKENS, Saved, save
 from transformers import AutoModelForCausalLM
 

@@ -18,7 +18,8 @@ from tests.core.random_embedders import EMBEDDERS
 from tests.core.random_models import alike
 from tests.core.reference_model import kl_divergence
 from tests.core.runners.family_table import FAMILIES
-from tests.core.runners.runner_suite import CACHE, Sizes, teacher_forced
+from tests.core.runners.hand_batches import teacher_forced
+from tests.core.runners.runner_suite import CACHE, Sizes
 from tests.core.runners.saved_family import TOKENS, Saved, config_of, save
 
 from skerry_core.batch import Float32

@@ -21,7 +21,8 @@ from tests.core.llama_cpp import LlamaCpp
 from tests.core.random_models import quantize_matrices, random_weights, write_gguf
 from tests.core.reference_model import kl_divergence
 from tests.core.runners.family_table import FAMILIES
-from tests.core.runners.runner_suite import KINDS, VOCAB, teacher_forced
+from tests.core.runners.hand_batches import teacher_forced
+from tests.core.runners.runner_suite import KINDS, VOCAB
 from tests.core.runners.saved_family import TOKENS, save
 from tests.core.runners.test_families import SIZES, as_converted, say
 

@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests.core.reference_model import kl_divergence
 from tests.core.runners.family_table import FAMILIES
-from tests.core.runners.runner_suite import KINDS, teacher_forced
+from tests.core.runners.hand_batches import teacher_forced
+from tests.core.runners.runner_suite import KINDS
 from tests.core.runners.saved_family import TOKENS, save
 from torch import Tensor
 from transformers import AutoModelForCausalLM

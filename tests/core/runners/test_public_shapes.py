@@ -10,7 +10,8 @@ import pytest
 import torch
 from bench.device.random_weights import random_weights
 from bench.subjects.public_shapes import PUBLIC_SHAPES
-from tests.core.runners.runner_suite import random_tokens, teacher_forced
+from tests.core.runners.hand_batches import teacher_forced
+from tests.core.runners.runner_suite import random_tokens
 
 from skerry_core.models.tensor_names import expected_shapes
 from skerry_core.runners.torch.torch_runner import TorchRunner

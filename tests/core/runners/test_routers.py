@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from tests.core.random_models import Weights, random_weights
 from tests.core.reference_model import kl_divergence
 from tests.core.runners.family_table import FAMILIES
-from tests.core.runners.runner_suite import KINDS, teacher_forced
+from tests.core.runners.hand_batches import teacher_forced
+from tests.core.runners.runner_suite import KINDS
 from tests.core.runners.saved_family import TOKENS, Saved, config_of, save
 from tests.core.runners.test_features_matter import open_numba, open_torch
 from torch import Tensor

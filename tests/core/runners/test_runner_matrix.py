@@ -16,16 +16,14 @@ import numpy as np
 import pytest
 from bench.subjects.requests import Request, SamplingParams
 from tests.core.reference_model import kl_divergence
+from tests.core.runners.hand_batches import Piece, batch_of, teacher_forced
 from tests.core.runners.runner_suite import (
     CACHE,
     KINDS,
-    Piece,
-    batch_of,
     check_greedy,
     engine_over,
     random_tokens,
     reference,
-    teacher_forced,
     write_model,
 )
 from tests.core.toy_oracle import run

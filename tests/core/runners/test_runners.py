@@ -8,23 +8,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bench.subjects.requests import Request, SamplingParams
+from tests.core.runners.hand_batches import (
+    Piece,
+    batch_of,
+    check_same_bits_in_any_batch,
+    teacher_forced,
+)
 from tests.core.runners.runner_suite import (
     KINDS,
     MODELS,
     VOCAB,
     LogitsOf,
-    Piece,
     ToyReference,
     answers_of,
-    batch_of,
     check_greedy,
-    check_same_bits_in_any_batch,
     engine_over,
     random_tokens,
     reference,
     requests_that_outgrow_five_blocks,
     requests_with_shared_prefix,
-    teacher_forced,
     write_model,
 )
 

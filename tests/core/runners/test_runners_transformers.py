@@ -12,14 +12,8 @@ import pytest
 import torch
 from bench.subjects.requests import Request, SamplingParams
 from tests.core.random_models import random_weights, write_safetensors
-from tests.core.runners.runner_suite import (
-    KINDS,
-    MODELS,
-    answers_of,
-    engine_over,
-    random_tokens,
-    teacher_forced,
-)
+from tests.core.runners.hand_batches import teacher_forced
+from tests.core.runners.runner_suite import KINDS, MODELS, answers_of, engine_over, random_tokens
 from transformers import AutoModelForCausalLM
 
 from skerry_core.batch import Float32

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bench.subjects.shaped_files import SHAPES, q4_k_m, write_shaped
-from tests.core.runners.runner_suite import random_tokens, teacher_forced
+from tests.core.runners.hand_batches import teacher_forced
+from tests.core.runners.runner_suite import random_tokens
 
 from skerry_core.config import ModelConfig, RopeConfig
 from skerry_core.models.weight_file import WeightFile

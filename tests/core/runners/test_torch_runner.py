@@ -14,17 +14,19 @@ import pytest
 import torch
 from tests.core.random_models import quantize_matrices, random_weights, write_gguf
 from tests.core.reference_model import kl_divergence
-from tests.core.runners.runner_suite import (
-    MODELS,
+from tests.core.runners.hand_batches import (
     Piece,
-    answers_of,
     batch_of,
     check_same_bits_in_any_batch,
+    teacher_forced,
+)
+from tests.core.runners.runner_suite import (
+    MODELS,
+    answers_of,
     engine_over,
     random_tokens,
     reference,
     requests_that_outgrow_five_blocks,
-    teacher_forced,
     write_model,
 )
 

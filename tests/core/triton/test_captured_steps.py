@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 from tests.core.paged_kv import DEVICE
-from tests.core.runners.runner_suite import Piece, batch_of, write_model
+from tests.core.runners.hand_batches import Piece, batch_of
+from tests.core.runners.runner_suite import write_model
 
 pytest.importorskip("triton")
 

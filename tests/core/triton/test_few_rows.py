@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.paged_kv import DEVICE
-from tests.core.runners.runner_suite import MODELS, Piece, batch_of
+from tests.core.runners.hand_batches import Piece, batch_of
+from tests.core.runners.runner_suite import MODELS
 from tests.core.triton.triton_values import Float64, check_close, random, wide
 from tests.properties import examples
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from tests.core.paged_kv import DEVICE
-from tests.core.runners.runner_suite import Piece, batch_of
+from tests.core.runners.hand_batches import Piece, batch_of
 from tests.core.triton.triton_runners import open_runner
 from torch.utils._python_dispatch import TorchDispatchMode
 

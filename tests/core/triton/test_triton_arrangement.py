@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.core.runners.runner_suite import Piece, batch_of
+from tests.core.runners.hand_batches import Piece, batch_of
 
 pytest.importorskip("triton")
 

@@ -11,13 +11,8 @@ import pytest
 import torch
 from tests.core.paged_kv import DEVICE
 from tests.core.reference_model import kl_divergence
-from tests.core.runners.runner_suite import (
-    VOCAB,
-    Piece,
-    check_same_bits_in_any_batch,
-    random_tokens,
-    reference,
-)
+from tests.core.runners.hand_batches import Piece, check_same_bits_in_any_batch
+from tests.core.runners.runner_suite import VOCAB, random_tokens, reference
 from tests.core.triton.triton_runners import ATOL, hand_over, logits_of, open_runner
 from tests.core.triton.triton_values import check_same
 

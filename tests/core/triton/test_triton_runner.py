@@ -19,11 +19,10 @@ from tests.core.random_models import (
     write_safetensors,
 )
 from tests.core.reference_model import kl_divergence
+from tests.core.runners.hand_batches import Piece, batch_of
 from tests.core.runners.runner_suite import (
     MODELS,
-    Piece,
     answers_of,
-    batch_of,
     check_greedy,
     engine_over,
     random_tokens,

@@ -7,11 +7,7 @@ from typing import Any
 
 import torch
 from tests.core.paged_kv import DEVICE
-from tests.core.runners.runner_suite import (
-    Piece,
-    batch_of,
-    teacher_forced,
-)
+from tests.core.runners.hand_batches import Piece, batch_of, teacher_forced
 
 from skerry_core.batch import Float32
 from skerry_core.runners.torch.torch_runner import TorchRunner

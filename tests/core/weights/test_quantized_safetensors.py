@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 from tests.core.reference_model import ReferenceModel, kl_divergence
-from tests.core.runners.runner_suite import KINDS, teacher_forced
+from tests.core.runners.hand_batches import teacher_forced
+from tests.core.runners.runner_suite import KINDS
 from tests.core.weights.quantized_files import CONFIG, KINDS_OF_FILES, write
 
 from skerry_core.models.checkpoint_joining import join

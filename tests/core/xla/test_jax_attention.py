@@ -12,15 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.paged_kv import paged_rows
-from tests.core.runners.runner_suite import (
-    CACHE,
-    Piece,
-    batch_of,
-    random_tokens,
-    reference,
-    teacher_forced,
-    write_model,
-)
+from tests.core.runners.hand_batches import Piece, batch_of, teacher_forced
+from tests.core.runners.runner_suite import CACHE, random_tokens, reference, write_model
 from tests.properties import examples
 
 from skerry_core.kernels.jax import pallas_split

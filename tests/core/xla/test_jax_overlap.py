@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bench.subjects.samples import samples_of
+from tests.core.runners.hand_batches import Piece, batch_of
 from tests.core.runners.runner_suite import (
     CACHE,
-    Piece,
     answers_of,
-    batch_of,
     engine_over,
     random_tokens,
     requests_that_outgrow_five_blocks,

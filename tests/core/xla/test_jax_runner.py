@@ -13,15 +13,13 @@ import numpy as np
 import pytest
 from tests.core.random_models import random_weights
 from tests.core.reference_model import kl_divergence
+from tests.core.runners.hand_batches import Piece, batch_of, teacher_forced
 from tests.core.runners.runner_suite import (
     CACHE,
     MODELS,
     ROOT,
-    Piece,
-    batch_of,
     random_tokens,
     reference,
-    teacher_forced,
     write_model,
 )
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.core.ranks.group_suite import group_setup
-from tests.core.runners.runner_suite import CACHE, random_tokens, reference, teacher_forced
+from tests.core.runners.hand_batches import teacher_forced
+from tests.core.runners.runner_suite import CACHE, random_tokens, reference
 
 from skerry_core.config import ConfigError
 from skerry_core.ranks import Parallel

@@ -9,59 +9,31 @@ from dataclasses import replace
 from random import Random
 
 import dns.edns
-import dns.flags
 import dns.message
 import dns.name
-import dns.rdatatype
 import numpy as np
 import pytest
-from tests.dns.example import (
-    CLIENTS,
-    NOW,
-    ORIGIN,
-    RESOLVER,
-    SITES,
-    data,
-    query,
-    responder,
-    zone,
-)
+from tests.dns.example import CLIENTS, NOW, ORIGIN, RESOLVER, SITES, data, query, responder, zone
+from tests.dns.fast.compared import CO, DO, FURTHER, HEADERS, TC, absolute, answered, asked, compare
 from tests.dns.fast.fast_answers import (
     ADDRESSES,
     NAMES,
     TYPES,
     FastResponder,
     Left,
-    finished,
     is_same,
-    mutated,
     random_query,
     sockaddr,
 )
 from tests.properties import examples
 
-from skerry_dns.fast.compiling import make_table, orders_of, read_contents
 from skerry_dns.fast.cookies import siphash
 from skerry_dns.fast.responding import DROPPED, IGNORED, respond
 from skerry_dns.server.cookies import siphash as reference_siphash
 from skerry_dns.server.responder import NO_COOKIE_FACTOR
 from skerry_dns.signing.signed_zone import SignedZone
 from skerry_dns.signing.zone_key import ZoneKey
-from skerry_regions.geo.networks import Address
-from skerry_regions.geo.places import Places, Site, State
-from skerry_regions.geo.ranking import ClientOrigin
-
-DO, CO, TC = dns.flags.DO, dns.flags.CO, dns.flags.TC
-FURTHER = [
-    "signed IN NS ns.signed",
-    "signed IN DS 1 13 2 " + "ab" * 32,
-    "ns.signed IN A 192.0.2.98",
-    "lost IN CNAME gone",
-    "trio IN A 192.0.2.1",
-    "trio IN A 192.0.2.2",
-    "trio IN A 192.0.2.3",
-]
-HEADERS = {4: 28, 6: 48}  # bytes of IP and UDP
+from skerry_regions.geo.places import Places
 
 
 @pytest.fixture(scope="module")
@@ -117,31 +89,6 @@ def test_shares_are_those_of_the_reference(shared: FastResponder) -> None:
     assert option.scopelen == 24  # the next network may get another region
 
 
-def asked(
-    fast: FastResponder, name: str, rdtype: int, flags: int = 0, subnet: str = "203.0.113.0"
-) -> bytes:
-    """By a resolver that has shown that it receives at `RESOLVER`."""
-    cookie = fast.responder.cookies.make(b"clientck", RESOLVER, int(NOW))
-    message = dns.message.make_query(
-        dns.name.from_text(name, ORIGIN),
-        dns.rdatatype.RdataType.make(rdtype),
-        use_edns=0,
-        ednsflags=flags,
-        options=[
-            dns.edns.GenericOption(dns.edns.OptionType.COOKIE, cookie),
-            dns.edns.ECSOption(subnet, 24),
-        ],
-        payload=1232,
-    )
-    return message.to_wire()
-
-
-def answered(fast: FastResponder, sent: bytes) -> dns.message.Message:
-    answer = fast.respond(sent, RESOLVER, NOW)
-    assert answer is not None
-    return dns.message.from_wire(answer)
-
-
 @pytest.mark.parametrize(
     ("which", "flags"),
     [("unsigned", 0), ("unsigned", DO), ("signed", 0), ("signed", DO), ("signed", DO | CO)],
@@ -162,33 +109,6 @@ def test_every_name_and_type(which: str, flags: int, request: pytest.FixtureRequ
             assert is_same(answer, expected), (name, rdtype)
     made_up = {name for name in NAMES if not fast.responder.zones[0].has_name(absolute(name))}
     assert left <= (made_up if flags and which == "signed" else set())
-
-
-def absolute(name: str) -> dns.name.Name:
-    return dns.name.from_text(name, ORIGIN)
-
-
-# --- random queries ------------------------------------------------------------------------------
-
-
-def compare(fast: FastResponder, random: Random, seconds: float, most: int) -> tuple[int, int]:
-    """Compare until time or number is up: how many were compared, and how many left."""
-    compared = left = 0
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and compared + left < most:
-        address = random.choice(ADDRESSES)
-        sent = random_query(random, fast.responder.cookies, address, int(NOW))
-        if random.random() < 0.3:
-            sent = mutated(random, sent)
-        try:
-            answer = fast.respond(sent, address, NOW)
-        except Left:
-            left += 1
-            continue
-        expected = fast.responder.respond(sent, address, stream=False)
-        compared += 1
-        assert is_same(answer, expected), (sent.hex(), str(address))
-    return compared, left
 
 
 @pytest.mark.parametrize("which", ["unsigned", "signed", "shared"])
@@ -283,76 +203,6 @@ def test_packets_from_port_0_and_from_ourselves_get_no_answer(unsigned: FastResp
         assert unsigned.respond(query("ai"), address, NOW, port=54) is not None
     unsigned.keys.own[:] = 0
     assert unsigned.scratch.counters[IGNORED] - before == 3
-
-
-# --- tables --------------------------------------------------------------------------------------
-
-
-def test_a_dead_region_is_left_and_all_dead_is_all_alive() -> None:
-    fast = FastResponder(responder())
-
-    def first() -> str:
-        return data(answered(fast, query("ai", subnet="198.51.100.0/24")))[0]
-
-    answers = fast.contents.answers
-    for down, address in (
-        ((), "192.0.2.10"),
-        (("fra",), "192.0.2.20"),
-        (("fra", "iad", "nrt"), "192.0.2.10"),
-    ):
-        fast.responder.places.state = State(down=frozenset(down))
-        fast.refresh()
-        assert first() == address
-    assert fast.contents.answers is answers  # what is static was not made anew
-
-
-def test_a_state_that_changes_while_a_table_is_made_leaves_nothing_behind() -> None:
-    """Otherwise answers of one order would be kept as those of another."""
-    server = responder()
-    fast = FastResponder(server)
-    contents = fast.contents
-    contents.rendered.clear()
-    state = server.places.state
-    before = finished(orders_of(contents, state))
-    making = make_table(contents, before, 2, lambda: server.places.state is state)
-    next(making)
-    server.places.state = State(down=frozenset({"fra"}))
-    assert finished(making) is None
-    fast.refresh()
-    assert "192.0.2.20" in data(answered(fast, query("ai", subnet="198.51.100.0/24")))
-    server.places.state = State()
-    fast.refresh()
-    for rdtype in ("A", "AAAA", "HTTPS"):
-        sent = query("ai", rdtype, subnet="198.51.100.0/24")
-        expected = server.respond(sent, RESOLVER, stream=False)
-        assert is_same(fast.respond(sent, RESOLVER, NOW), expected)
-
-
-def test_where_clients_are_is_read_again_only_when_that_has_changed() -> None:
-    server = responder()
-    before = FastResponder(server).contents
-    moved = Site(SITES[0].region, SITES[1].addresses)  # where clients find it; it is where it was
-    server.serve([zone("new IN A 192.0.2.7")], Places([moved, *SITES[1:]], dict(CLIENTS)))
-    after = finished(read_contents(server, before))
-    assert after.kinds is before.kinds
-    assert (after.ipv4 is before.ipv4, after.ipv6 is before.ipv6) == (True, True)
-    assert len(after.entries) == len(before.entries) + 1
-    for places in (
-        Places(SITES[1:], CLIENTS),
-        Places(SITES, {**CLIENTS, ipaddress.ip_network("10.0.0.0/8"): ClientOrigin(zone="eu")}),
-        Places(SITES, CLIENTS, elsewhere=Nowhere()),
-    ):
-        server.serve([zone()], places)
-        assert finished(read_contents(server, before)).ipv4 is not before.ipv4
-
-
-class Nowhere:
-    """Has heard of no address."""
-
-    def find(self, address: Address) -> tuple[ClientOrigin | None, int]:
-        return None, 0
-
-    stated = find
 
 
 def test_records_of_a_set_take_turns(signed: FastResponder) -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
-from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -24,56 +21,24 @@ import dns.versioned
 import dns.xfr
 import dns.zone
 import pytest
-import uvloop
 from dns.rdtypes.ANY.NSEC import NSEC
-from dns.rdtypes.ANY.TSIG import TSIG
-from hypothesis import given
-from hypothesis import strategies as st
-from tests.dns.example import CLIENTS, ORIGIN, SITES, responder, zone
+from tests.dns.example import ORIGIN, zone
+from tests.dns.transfer.secondaries import (
+    AI,
+    EVERYWHERE,
+    KEY,
+    LOOPBACK,
+    respond,
+    signed_query,
+    transfers,
+    tsig_of,
+    with_server,
+)
 
-from skerry_dns.server.dns_server import DnsServer, StreamLimits
 from skerry_dns.signing.signed_zone import SignedZone
 from skerry_dns.signing.zone_key import ZoneKey
 from skerry_dns.transfer.notify import ATTEMPTS, notify
 from skerry_dns.transfer.transfer import Transfers
-from skerry_dns.zone import place_records
-from skerry_dns.zone.zone import Zone
-from skerry_regions.geo.places import Places
-
-LOOPBACK = "127.0.0.1"
-KEY = dns.tsig.Key("transfer.example.test.", bytes(32), dns.tsig.HMAC_SHA256)
-AI = dns.name.from_text("ai", ORIGIN)
-EVERYWHERE = place_records.everywhere(Places(SITES, CLIENTS), AI)
-
-
-def transfers(of: Zone | None = None) -> Transfers:
-    return Transfers({ORIGIN: partial((of or zone()).transferred, EVERYWHERE)}, KEY)
-
-
-def with_server(
-    test: Callable[[int], Awaitable[None]],
-    of: Zone | Transfers | None = None,
-    *,
-    idle_seconds: float = 60.0,
-) -> None:
-    async def main() -> None:
-        given = of if isinstance(of, Transfers) else transfers(of)
-        server = DnsServer(responder(), StreamLimits(idle_seconds=idle_seconds), given)
-        port = await server.listen(LOOPBACK, 0)
-        try:
-            await test(port)
-        finally:
-            await server.close()
-
-    uvloop.run(main())
-
-
-def signed_query(
-    name: str = "@", rdtype: str = "AXFR", key: dns.tsig.Key = KEY
-) -> dns.message.Message:
-    message = dns.message.make_query(dns.name.from_text(name, ORIGIN), rdtype)
-    message.use_tsig(key)
-    return message
 
 
 def served() -> list[str]:
@@ -178,73 +143,6 @@ def test_who_has_no_key_gets_nothing() -> None:
         assert (answer.rcode(), answer.had_tsig) == (dns.rcode.REFUSED, True)
 
     with_server(test)
-
-
-def respond(server: Transfers, sent: bytes) -> bytes:
-    frames = server.respond(sent, lambda query: None, stream=True)
-    assert frames is not None
-    return next(frames)
-
-
-def tsig_of(message: dns.message.Message) -> TSIG:
-    assert message.tsig is not None
-    return cast(TSIG, next(iter(message.tsig)))
-
-
-def test_an_old_signature_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent, now = signed_query(), time.time()
-    wire = sent.to_wire()
-    monkeypatch.setattr(time, "time", lambda: now + 301)
-    answer = respond(transfers(), wire)
-    shown = dns.message.from_wire(answer, keyring=False)
-    assert (shown.rcode(), shown.answer) == (dns.rcode.NOTAUTH, [])
-    assert int.from_bytes(tsig_of(shown).other, "big") == int(now + 301)
-    with pytest.raises(dns.tsig.PeerBadTime):  # it is signed, and so believed
-        dns.message.from_wire(answer, keyring=KEY, request_mac=sent.mac)
-
-
-def test_a_secondary_that_is_ahead_is_told_so() -> None:
-    """RFC 1995, 2: with a newer serial than ours there is nothing to transfer."""
-
-    def kinds(serial: int) -> list[str]:
-        query = dns.message.make_query(ORIGIN, "IXFR")
-        query.authority.append(
-            dns.rrset.from_text(ORIGIN, 0, "IN", "SOA", f"ns1. hostmaster. {serial} 1 1 1 1")
-        )
-        query.use_tsig(KEY)
-        answer = dns.message.from_wire(
-            respond(transfers(), query.to_wire()), keyring=KEY, request_mac=query.mac, xfr=True
-        )
-        return [dns.rdatatype.to_text(each.rdtype) for each in answer.answer]
-
-    assert kinds(1) == kinds(2) == kinds(1 << 31) == ["SOA"]
-    for older in (0, (1 << 31) + 1, (1 << 32) - 1):
-        assert len(kinds(older)) > 2
-
-
-def test_answers_get_no_answer() -> None:
-    wire = bytearray(signed_query().to_wire())
-    wire[2] |= dns.flags.QR >> 8
-    assert transfers().respond(bytes(wire), lambda query: None, stream=False) is None
-
-
-@pytest.mark.parametrize(("name", "rcode"), [("@", dns.rcode.NOERROR), ("x", dns.rcode.NXDOMAIN)])
-def test_other_signed_queries_get_signed_answers(name: str, rcode: dns.rcode.Rcode) -> None:
-    async def test(port: int) -> None:
-        for ask in (dns.asyncquery.udp, dns.asyncquery.tcp):
-            answer = await ask(signed_query(name, "SOA"), LOOPBACK, port=port, timeout=60)
-            assert (answer.rcode(), answer.had_tsig) == (rcode, True)
-
-    with_server(test)
-
-
-@given(st.data())
-def test_mutated_signed_queries(draws: st.DataObject) -> None:
-    wire = bytearray(signed_query("static", "A").to_wire())
-    for _ in range(draws.draw(st.integers(1, 4))):
-        wire[draws.draw(st.integers(0, len(wire) - 1))] = draws.draw(st.integers(0, 255))
-    for frame in transfers().respond(bytes(wire), lambda query: None, stream=True) or ():
-        assert dns.message.from_wire(frame, keyring=False).rcode() == dns.rcode.NOTAUTH
 
 
 def test_secondaries_are_told_until_they_have_heard(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,23 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.e2e.command import MODEL, SECONDS, Skerry, is_alive, new_home, until
+from tests.e2e.command import MODEL, SECONDS, is_alive, new_home, until
 from tests.e2e.control.control_client import ControlClient, ControlPlane
+from tests.e2e.control.control_platform import (
+    ASKED,
+    ISSUERS,
+    OWN,
+    POOL,
+    answers,
+    ask_without_control_plane,
+    edge_url,
+    is_edge,
+    is_made,
+    is_unknown,
+    names,
+    prepare,
+    remove_all,
+)
 from tests.edge.gate.issuer import provider
 
 from skerry import AI
@@ -21,19 +36,6 @@ from skerry_regions.models.model_files import ModelFiles
 from skerry_regions.process.socket_paths import SocketPaths
 
 pytestmark = pytest.mark.model
-
-OWN = "@cf/me/own"
-POOL = {"region": "fra", "model": MODEL, "runner": "toy", "threads": 1, "file_tier": "none"}
-ISSUERS = """\
-issuers:
-  - name: acme
-    issuer: URL
-    audience: [skerry]
-    grants:
-      - {when: {groups: operators}, account: platform, role: operator}
-      - {when: {groups: developers}, account: platform, role: developer}
-"""
-ASKED: dict[str, Any] = {"prompt": "The sea is " * 30, "raw": True, "seed": 7, "max_tokens": 200}
 
 
 @pytest.fixture(scope="module")
@@ -48,14 +50,6 @@ def control(
         yield control
     finally:
         control.stop()
-
-
-def prepare(control: ControlPlane) -> None:
-    control.make("regions", name="fra", iata="FRA")
-    control.make("pools", name="prefill", role="prefill", **POOL)
-    control.make("pools", name="decode", role="decode", replicas=2, **POOL)
-    control.make("edge_nodes", name="edge", region="fra", host="localhost")
-    control.until_ready("regions/fra")
 
 
 def test_an_edge_answers_from_the_pools(control: ControlPlane) -> None:
@@ -95,12 +89,6 @@ def test_a_killed_control_plane_adopts_what_runs(control: ControlPlane) -> None:
     control.start()
     control.until_ready("regions/fra")
     assert {id: node["pid"] for id, node in control.nodes().items()} == before
-
-
-def edge_url(skerry: Skerry) -> str:
-    """As the edge's launch record has it: the control plane is not there to ask."""
-    record = json.loads((skerry.home / "run" / "launched" / "edge-0.json").read_text())
-    return "http://" + str(record["address"]).removeprefix("tcp:")
 
 
 def test_a_second_control_plane_is_refused(control: ControlPlane) -> None:
@@ -183,10 +171,6 @@ def test_children_of_a_token_end_with_it(control: ControlPlane) -> None:
     until(lambda: not {"ci", "child", "grandchild"} & names(control))
 
 
-def names(control: ControlPlane) -> set[str]:
-    return {each["name"] for each in control.get("api_tokens?limit=500")["items"]}
-
-
 def test_who_logs_in_elsewhere_is_known_here(control: ControlPlane) -> None:
     """An issuer that is written down is followed by the control plane and by its edges."""
     edge = edge_url(control.skerry) + "/client/v4/user/tokens/verify"
@@ -217,19 +201,10 @@ def test_who_logs_in_elsewhere_is_known_here(control: ControlPlane) -> None:
         until(lambda: httpx.get(edge, headers=login).status_code == 401)
 
 
-def is_made(control: ControlPlane, headers: dict[str, str]) -> httpx.Response | None:
-    answer = control.http.post("/api_tokens", json={"name": "by-login"}, headers=headers)
-    return answer if answer.status_code == 201 else None
-
-
 def test_a_copy_of_the_database_while_it_runs(control: ControlPlane, tmp_path: Path) -> None:
     assert control.skerry("control", "backup", str(tmp_path / "copy.db")).returncode == 0
     refused = control.skerry("control", "restore", str(tmp_path / "copy.db"))
     assert (refused.returncode, "runs already" in refused.stderr) == (1, True)
-
-
-def is_edge(node: dict[str, Any]) -> bool:
-    return bool(node["kind"] == "edge")
 
 
 def test_a_pool_of_none_wakes_for_a_request_and_sleeps_again(control: ControlPlane) -> None:
@@ -258,33 +233,6 @@ def test_a_pool_of_none_wakes_for_a_request_and_sleeps_again(control: ControlPla
         assert ai.run(MODEL, {"prompt": "The sea is", "max_tokens": 2})
 
 
-def is_unknown(control: ControlPlane) -> httpx.Response | None:
-    """Whether the edge has forgotten a model whose deployment was removed."""
-    control.until_ready("edge_nodes/edge")
-    answer = httpx.post(
-        f"{edge_url(control.skerry)}/v1/chat/completions",
-        json={"model": OWN, "messages": [{"role": "user", "content": "x"}]},
-        headers={"authorization": f"Bearer {control.token}"}, timeout=SECONDS,
-    )  # fmt: skip
-    return answer if answer.status_code == 400 else None
-
-
-def ask_without_control_plane(control: ControlPlane) -> httpx.Response:
-    """Ask for a model that has no node, while nobody can start one."""
-    url = control.get("edge_nodes/edge")["status"]["url"]
-    limits = control.skerry.home / "limits.yaml"
-    limits.write_text("hold_seconds: 0.5\n")
-    control.kill()
-    try:
-        return httpx.post(
-            f"{url}/client/v4/accounts/{control.account}/ai/run/{OWN}",
-            json=ASKED, headers={"authorization": f"Bearer {control.token}"}, timeout=SECONDS,
-        )  # fmt: skip
-    finally:
-        limits.unlink()
-        control.start()
-
-
 def test_a_region_in_use_cannot_be_removed(control: ControlPlane) -> None:
     refused = control.http.delete("/regions/fra")
     assert refused.status_code == 409
@@ -306,11 +254,6 @@ def test_what_is_removed_drains_and_nothing_is_left(control: ControlPlane) -> No
     assert not any(map(is_alive, pids))
     home = control.skerry.home
     assert not [*(home / "run" / "launched").iterdir(), *SocketPaths.of(home).root.iterdir()]
-
-
-def remove_all(control: ControlPlane) -> None:
-    for path in ("edge_nodes/edge", "pools/fra-decode", "pools/fra-prefill", "regions/fra"):
-        assert control.http.delete(f"/{path}").status_code == 202
 
 
 def test_up_brings_a_control_plane_and_down_ends_all(
@@ -337,10 +280,3 @@ def test_up_brings_a_control_plane_and_down_ends_all(
     left = {path.name for path in (skerry.home / "run").iterdir()}
     assert left == {"skerry.lock", "state.lock"}
     client.http.close()
-
-
-def answers(client: ControlClient) -> bool:
-    try:
-        return client.http.get("/status").status_code == 200
-    except httpx.TransportError:  # it was asked as it died
-        return False

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.e2e.command import MODEL, SECONDS, Skerry, new_home
-from tests.e2e.up.test_topology import ask_node
+from tests.e2e.up.topology_platform import ask_node
 from tests.edge.console.browsing import PlatformPages, shot, until
 from tests.edge.console.replayed_load import report
 from tests.infra.watching import running

@@ -6,7 +6,8 @@ import json
 from random import Random
 
 import pytest
-from tests.edge.families.transcripts import CASES, TEMPLATES, Model, ReadTurn, Turn, model, turn
+from tests.edge.families.spoken_turns import turn
+from tests.edge.families.transcripts import CASES, TEMPLATES, Model, ReadTurn, Turn, model
 
 from skerry_edge.families.recognition import family_of, thought_at
 from skerry_edge.families.table import ENTRIES, TAUGHT

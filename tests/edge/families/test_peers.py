@@ -17,7 +17,8 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 import pytest
-from tests.edge.families.transcripts import CASES, TOOLS, Turn, model, turn
+from tests.edge.families.spoken_turns import turn
+from tests.edge.families.transcripts import CASES, TOOLS, Turn, model
 from tests.vocabularies import HOME
 
 REQUIREMENT = "sglang==0.5.23"

@@ -17,18 +17,16 @@ from queue import SimpleQueue
 import numpy as np
 import pytest
 from tests.core.ranks.group_suite import group_setup
+from tests.core.runners.hand_batches import Piece, batch_of, teacher_forced
 from tests.core.runners.runner_suite import (
     CACHE,
-    Piece,
     Sizes,
     answers_of,
-    batch_of,
     check_greedy,
     engine_over,
     random_tokens,
     reference,
     requests_with_shared_prefix,
-    teacher_forced,
 )
 from tests.regions.node.test_torch_ranks import SOON, children
 

@@ -13,14 +13,8 @@ from queue import SimpleQueue
 import numpy as np
 import pytest
 from tests.core.ranks.group_suite import group_setup
-from tests.core.runners.runner_suite import (
-    Piece,
-    batch_of,
-    random_tokens,
-    reference,
-    teacher_forced,
-    write_model,
-)
+from tests.core.runners.hand_batches import Piece, batch_of, teacher_forced
+from tests.core.runners.runner_suite import random_tokens, reference, write_model
 
 from skerry_core.ranks import Parallel, RankLost
 from skerry_core.runners.torch.torch_group import TorchGroup

@@ -1,0 +1,7 @@
+"""Flags of DNS's header."""
+
+from __future__ import annotations
+
+import dns.flags
+
+AA, QR, TC = dns.flags.AA, dns.flags.QR, dns.flags.TC
