@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,63 +13,26 @@ from tests.core.runners.hand_batches import (
     check_same_bits_in_any_batch,
     teacher_forced,
 )
+from tests.core.runners.opened_models import NUM_BLOCKS, Models
 from tests.core.runners.runner_suite import (
     KINDS,
-    MODELS,
     VOCAB,
-    LogitsOf,
-    ToyReference,
     answers_of,
     check_greedy,
     engine_over,
     random_tokens,
-    reference,
     requests_that_outgrow_five_blocks,
     requests_with_shared_prefix,
-    write_model,
 )
 
 from skerry_core.batch import ForwardBatch, StepResult
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.kv.canonical import from_float32, kv_dtype
-from skerry_core.runner import ModelRunner, OverlappingRunner
+from skerry_core.runner import OverlappingRunner
 from skerry_core.sampling import sample
 
-NUM_BLOCKS = 24
 EACH = [(kind, model) for kind in KINDS for model in KINDS[kind].models]
 SLOW = [("jax", model) for model in ("qwen3", "smollm3")]  # with features of `test_families`
-
-
-class Models:
-    """Small models on the disk, and runners over them, opened once: old blocks stay as they are."""
-
-    def __init__(self, folder: Path) -> None:
-        self._paths = {name: write_model(folder, name) for name in MODELS}
-        self._references: dict[str, LogitsOf] = {"toy": ToyReference()}
-        self._references |= {name: reference(path) for name, path in self._paths.items()}
-        self._runners: dict[tuple[str, str, int], ModelRunner] = {}
-
-    def reference(self, model: str) -> LogitsOf:
-        return self._references[model]
-
-    def runner(self, kind: str, model: str, number: int = 0) -> ModelRunner:
-        key = kind, model, number
-        if key not in self._runners:
-            self._runners[key] = self.open(kind, model, num_blocks=NUM_BLOCKS)
-        return self._runners[key]
-
-    def open(
-        self, kind: str, model: str, *, num_blocks: int, max_step_tokens: int = 512,
-        max_samples: int = 512,
-    ) -> ModelRunner:  # fmt: skip
-        return KINDS[kind].open(
-            self._paths.get(model, Path()), num_blocks=num_blocks,
-            max_step_tokens=max_step_tokens, max_samples=max_samples,
-        )  # fmt: skip
-
-    def close(self) -> None:
-        for runner in self._runners.values():
-            runner.close()
 
 
 @pytest.fixture(scope="module")
