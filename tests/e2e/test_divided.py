@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,9 +17,11 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.docs.test_examples import blocks
 from tests.e2e.command import MODEL, ROOT, SECONDS, Skerry, is_alive, new_home, until
 from tests.e2e.small_model import NAME, home_with, write_small_model
 from tests.e2e.up.topology_platform import ask_node
+from tests.regions.wire.tls_links import Machines
 
 from skerry_regions.models.model_files import ModelFiles
 
@@ -37,7 +40,7 @@ TOPOLOGY = """
 regions: [{{name: here, iata: FRA}}]
 pools:
   - {{name: stages, region: here, role: hybrid, model: "{model}", runner: {runner},
-     threads: 1, kv_blocks: 24, parallel: {{pipeline: 2}}}}
+     threads: 1, kv_blocks: 24, parallel: {{pipeline: 2, stages: [{stages}]}}}}
   - {{name: whole, region: here, role: hybrid, model: "{model}", runner: {runner},
      threads: 1, kv_blocks: 24}}
 edges: [{{name: edge, region: here, port: 0}}]
@@ -67,12 +70,12 @@ def skerry(tmp_path: Path) -> Iterator[Skerry]:
     assert skerry("down", "--timeout", "5").returncode == 0
 
 
-def ranks_of(node: dict[str, Any]) -> list[int]:
-    """Processes of a node's other ranks."""
-    pid = node["pid"]
+def ranks_of(pid: int) -> list[int]:
+    """Ranks that are children of a process: a node, or what serves stages."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     found = [child for task in tasks for child in (task / "children").read_text().split()]
-    return [int(child) for child in found if "ranks.child" in command_of(child)]
+    ways = ("ranks.child", "--connection-fd")
+    return [int(child) for child in found if any(way in command_of(child) for way in ways)]
 
 
 def command_of(pid: str) -> str:
@@ -82,7 +85,7 @@ def command_of(pid: str) -> str:
 def test_a_node_runs_parts_of_layers_in_two_processes(skerry: Skerry) -> None:
     skerry.up(f"--model={NAME}", "--tensor", "2", runner="torch")
     (node,) = skerry.status()["nodes"]
-    assert len(ranks_of(node)) == 1
+    assert len(ranks_of(node["pid"])) == 1
     asked: dict[str, Any] = ASKED | {"max_tokens": 20}
     with skerry.ai() as ai:
         first, again = (ai.run(NAME, asked) for _ in range(2))
@@ -90,14 +93,75 @@ def test_a_node_runs_parts_of_layers_in_two_processes(skerry: Skerry) -> None:
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == 64
 
 
+@pytest.fixture
+def machine(skerry: Skerry, tmp_path: Path) -> Iterator[tuple[int, str]]:
+    """Another machine, which serves stages by the commands of the page: its process, and where.
+    Both have certificates of one authority."""
+    machines = Machines(tmp_path / "authority")
+    other = home_with(tmp_path / "small", tmp_path / "other")
+    for name, each in (("10.0.0.6", skerry), ("10.0.0.7", other)):
+        (each.home / "machine").symlink_to(machines.issue(name, "node"))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        at = f"127.0.0.1:{free.getsockname()[1]}"
+    commands = next(code for _, code in blocks("docs/operations.md", "sh") if " stage " in code)
+    pull, serve = [line for line in commands.splitlines() if line.startswith("skerry ")][:2]
+    assert other(*pull.replace(MODEL, NAME).split()[1:]).returncode == 0
+    log = (tmp_path / "stage.log").open("w+")
+    process = subprocess.Popen(
+        [sys.executable, "-m", *serve.replace("10.0.0.7:8795", at).split()],
+        env=other.environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+    )  # fmt: skip
+    until(lambda: f"Stages are served at {at}" in (tmp_path / "stage.log").read_text())
+    yield process.pid, at
+    process.terminate()
+    assert process.wait(SECONDS) == 0
+    log.close()
+
+
+def test_two_machines_answer_as_one(
+    skerry: Skerry, tmp_path: Path, machine: tuple[int, str]
+) -> None:
+    """The example of the page, and the same without the other machine."""
+    pid, at = machine
+    topology = (ROOT / "examples" / "two-machines.yaml").read_text().replace("8787", "0")
+    topology = topology.replace(MODEL, NAME).replace("kv_blocks: 1024", "kv_blocks: 24")
+    two = topology.replace("10.0.0.7:8795", at)
+    asked: dict[str, Any] = ASKED | {"max_tokens": 40}
+    texts = []
+    for written in (two, two.replace("parallel:", "#")):
+        start(skerry, tmp_path / "topology.yaml", written)
+        assert len(ranks_of(pid)) == (written == two)
+        texts.append(ask(skerry, asked, {}))
+        assert skerry("down", "--timeout", "5").returncode == 0
+        until(lambda: not ranks_of(pid))
+    assert texts[0] == texts[1]
+
+
 @pytest.mark.parametrize("runner", ["torch-deterministic", "numba"])
 def test_streams_go_on_elsewhere_when_a_rank_is_killed(
     skerry: Skerry, tmp_path: Path, runner: str
 ) -> None:
-    """From a node of two stages to one that has the whole model, and the same build."""
-    start(skerry, tmp_path / "topology.yaml", TOPOLOGY.format(model=NAME, runner=runner))
+    topology = TOPOLOGY.format(model=NAME, runner=runner, stages="")
+    start(skerry, tmp_path / "topology.yaml", topology)
+    check_streams_outlive(skerry, lambda node: ranks_of(node["pid"]))
+
+
+def test_streams_go_on_elsewhere_when_a_rank_of_another_machine_is_killed(
+    skerry: Skerry, tmp_path: Path, machine: tuple[int, str]
+) -> None:
+    pid, at = machine
+    topology = TOPOLOGY.format(model=NAME, runner="numba", stages=f'"{at}"')
+    start(skerry, tmp_path / "topology.yaml", topology)
+    check_streams_outlive(skerry, lambda node: ranks_of(pid))
+    ready = {"here-stages-0", "here-whole-0"}
+    until(lambda: {n["id"] for n in skerry.status()["nodes"] if n["state"] == "ready"} == ready)
+
+
+def check_streams_outlive(skerry: Skerry, ranks: Callable[[dict[str, Any]], list[int]]) -> None:
+    """Kill a rank of a node of two stages; streams go on at one that has the whole model, and the
+    same build."""
     divided = next(n for n in skerry.status()["nodes"] if n["id"] == "here-stages-0")
-    (rank,) = ranks_of(divided)
+    (rank,) = ranks(divided)
     running = threading.Barrier(STREAMS + 1)
 
     def text_of(seed: int, wait: Callable[[], object]) -> str:
@@ -242,7 +306,7 @@ def test_two_processes_hold_what_one_may_not(home: Skerry, tmp_path: Path) -> No
     done = limited(home, int(found), topology)
     assert done.returncode == 0, done.stderr
     (node,) = home.status()["nodes"]
-    assert len(ranks_of(node)) == 1
+    assert len(ranks_of(node["pid"])) == 1
     divided = text()
     assert home("down", "--timeout", "5").returncode == 0
     topology.write_text(example.replace("parallel: {pipeline: 2}", "parallel: {pipeline: 1}"))

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import ssl
+import threading
 import weakref
 from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass
@@ -54,13 +55,14 @@ class _Loaded:
 
 
 class LinkCertificates:
-    """The certificates of one process. Lives on one event loop; `context` and `admit` may be called
-    from any thread."""
+    """The certificates of one process. Lives on one event loop, or thread; `context`, `admit` and
+    `opened` may be called from any."""
 
     def __init__(self, files: LinkFiles) -> None:
         """Raises BadCertificates; files that are not there yet are used once they are."""
         self._files = files
         self._links: dict[str, weakref.WeakSet[Any]] = {}  # that are open, by machine
+        self._lock = threading.Lock()  # of the links
         self._versions: object = None
         self._loaded: _Loaded | None = None
         self._refused = ""  # logged last
@@ -104,7 +106,8 @@ class LinkCertificates:
 
     def opened(self, machine: str, link: OpenLink) -> None:
         """Close this link when its machine is shut out."""
-        self._links.setdefault(machine, weakref.WeakSet()).add(link)
+        with self._lock:
+            self._links.setdefault(machine, weakref.WeakSet()).add(link)
 
     def look(self) -> None:
         """Take in files that changed; those that cannot be used change nothing."""
@@ -115,9 +118,11 @@ class LinkCertificates:
             if str(error) != self._refused:
                 self._refused = str(error)
                 logger.warning("certificates of links stay as they were: %s", error)
-        self._links = {machine: links for machine, links in self._links.items() if links}
-        for machine in self._links.keys() & (self._loaded.revoked if self._loaded else ()):
-            links = list(self._links.pop(machine))
+        with self._lock:
+            self._links = {machine: links for machine, links in self._links.items() if links}
+            shut_out = self._links.keys() & (self._loaded.revoked if self._loaded else ())
+            ending = {machine: list(self._links.pop(machine)) for machine in shut_out}
+        for machine, links in ending.items():
             logger.warning("the machine %s was revoked: %d links end", machine, len(links))
             for link in links:
                 link.abort()

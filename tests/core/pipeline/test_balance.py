@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from bench.subjects.public_shapes import PUBLIC_SHAPES
 from hypothesis import given
@@ -15,8 +17,16 @@ from tests.core.runners.runner_suite import MODELS
 from skerry_core.config import ConfigError, LayerConfig
 from skerry_core.kernels.matmul.layout import PackedLayout, WeightFormat
 from skerry_core.models.tensor_names import expected_shapes
+from skerry_core.ranks import RankLost
 from skerry_core.runners.packing.packed_file import PackedHeader
-from skerry_core.runners.pipeline.opening import step_bytes
+from skerry_core.runners.pipeline.opening import (
+    RankPace,
+    pace_message,
+    paces_of,
+    plan_stages,
+    step_bytes,
+)
+from skerry_core.runners.rank_messages import MessageKind, RankMessage, encode
 from skerry_core.runners.stage_balance import CONTEXT, ROWS, alike, cut, kv_bytes
 
 
@@ -101,6 +111,37 @@ def header_of(name: str) -> PackedHeader:
     return PackedHeader(
         key="", config=config, layouts=layouts, offsets={}, vector_sizes=vectors, size=0
     )
+
+
+def test_a_rank_that_needs_long_to_send_has_fewer_layers(caplog: pytest.LogCaptureFixture) -> None:
+    """What a step takes on its way counts for none."""
+    header = header_of("llama-3.1-8b")
+    layers, _ = step_bytes(header)
+    speed = 1e-10  # seconds a byte
+    one_layer = layers[0] * speed
+
+    def first(sending: float, arriving: float) -> int:
+        return plan_stages(header, [RankPace(speed, sending, arriving), RankPace(speed)])[0].last
+
+    assert first(0.0, 0.0) == first(0.0, 1.0) == first(4e-5, 0.0)
+    assert first(4 * one_layer, 0.0) == first(0.0, 0.0) - 2
+    with caplog.at_level(logging.INFO):
+        first(0.002, 0.05)
+    assert "rank 0 sends such a step on in 2.00 ms; it is there after 50.00 ms" in caplog.text
+
+
+def test_ranks_of_another_build_are_refused() -> None:
+    paces = [RankPace(1.0, 2.0, 3.0), RankPace(4.0)]
+
+    def message(build: str) -> RankMessage:
+        return RankMessage([memoryview(part).cast("B") for part in pace_message(paces, build)])
+
+    assert paces_of(message("0a"), "0a") == paces
+    with pytest.raises(RankLost, match="another numeric build, 0b and not 0a: run the same"):
+        paces_of(message("0b"), "0a")
+    speeds = encode(MessageKind.PACE, [np.ones(2), np.frombuffer(b"0a", np.uint8)])
+    with pytest.raises(RankLost, match=r"paces came as \[2\]"):
+        paces_of(RankMessage([memoryview(part).cast("B") for part in speeds]), "0a")
 
 
 def test_the_bytes_of_a_step() -> None:
