@@ -17,7 +17,7 @@ NAME = "@cf/me/small"
 def write_small_model(folder: Path) -> Path:
     """Write the model and its tokenizer: a token is a byte."""
     folder.mkdir()
-    config = replace(MODELS["mistral"], vocab_size=257)
+    config = replace(MODELS["mistral"], vocab_size=257, max_context=2048)
     write_safetensors(folder, config, random_weights(config))
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({byte: id_ for id_, byte in enumerate(alphabet)}, []))
