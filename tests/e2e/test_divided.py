@@ -40,9 +40,9 @@ TOPOLOGY = """
 regions: [{{name: here, iata: FRA}}]
 pools:
   - {{name: stages, region: here, role: hybrid, model: "{model}", runner: {runner},
-     threads: 1, kv_blocks: 24, parallel: {{pipeline: 2, stages: [{stages}]}}}}
+     threads: 1, kv_blocks: 40, parallel: {{pipeline: 2, stages: [{stages}]}}}}
   - {{name: whole, region: here, role: hybrid, model: "{model}", runner: {runner},
-     threads: 1, kv_blocks: 24}}
+     threads: 1, kv_blocks: 40}}
 edges: [{{name: edge, region: here, port: 0}}]
 """
 EXAMPLE = ROOT / "examples" / "pipeline.yaml"
@@ -165,7 +165,8 @@ def check_streams_outlive(skerry: Skerry, ranks: Callable[[dict[str, Any]], list
     running = threading.Barrier(STREAMS + 1)
 
     def text_of(seed: int, wait: Callable[[], object]) -> str:
-        asked: dict[str, Any] = ASKED | {"max_tokens": 120, "seed": seed, "stream": True}
+        # Many tokens: a node makes them faster than a busy machine's client reads them.
+        asked: dict[str, Any] = ASKED | {"max_tokens": 500, "seed": seed, "stream": True}
         text = ""
         with skerry.ai() as ai:
             stream: Any = ai.run(NAME, asked)
