@@ -2,49 +2,31 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import signal
-import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from tests.docs.test_examples import blocks
-from tests.e2e.command import MODEL, ROOT, SECONDS, Skerry, is_alive, new_home, until
+from tests.e2e.command import MODEL, ROOT, SECONDS, Skerry, new_home, until
+from tests.e2e.divided_nodes import (
+    ASKED,
+    TOPOLOGY,
+    ask,
+    check_streams_outlive,
+    ranks_of,
+    reply_to,
+    start,
+)
 from tests.e2e.small_model import NAME, home_with, write_small_model
 from tests.e2e.up.topology_platform import ask_node
-from tests.regions.wire.tls_links import Machines
 
 from skerry_regions.models.model_files import ModelFiles
 
 pytestmark = pytest.mark.slow
 
-STREAMS = 3
-ASKED: dict[str, Any] = {
-    "prompt": "The sea is " * 9,
-    "raw": True,
-    "seed": 7,
-    "temperature": 1.0,
-    "top_p": 1.0,
-}
-# A pipeline has the build of the whole; two parts of each layer have one of their own.
-TOPOLOGY = """
-regions: [{{name: here, iata: FRA}}]
-pools:
-  - {{name: stages, region: here, role: hybrid, model: "{model}", runner: {runner},
-     threads: 1, kv_blocks: 40, parallel: {{pipeline: 2, stages: [{stages}]}}}}
-  - {{name: whole, region: here, role: hybrid, model: "{model}", runner: {runner},
-     threads: 1, kv_blocks: 40}}
-edges: [{{name: edge, region: here, port: 0}}]
-"""
 EXAMPLE = ROOT / "examples" / "pipeline.yaml"
 
 
@@ -70,18 +52,6 @@ def skerry(tmp_path: Path) -> Iterator[Skerry]:
     assert skerry("down", "--timeout", "5").returncode == 0
 
 
-def ranks_of(pid: int) -> list[int]:
-    """Ranks that are children of a process: a node, or what serves stages."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    found = [child for task in tasks for child in (task / "children").read_text().split()]
-    ways = ("ranks.child", "--connection-fd")
-    return [int(child) for child in found if any(way in command_of(child) for way in ways)]
-
-
-def command_of(pid: str) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_text()
-
-
 def test_a_node_runs_parts_of_layers_in_two_processes(skerry: Skerry) -> None:
     skerry.up(f"--model={NAME}", "--tensor", "2", runner="torch")
     (node,) = skerry.status()["nodes"]
@@ -93,50 +63,6 @@ def test_a_node_runs_parts_of_layers_in_two_processes(skerry: Skerry) -> None:
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == 64
 
 
-@pytest.fixture
-def machine(skerry: Skerry, tmp_path: Path) -> Iterator[tuple[int, str]]:
-    """Another machine, which serves stages by the commands of the page: its process, and where.
-    Both have certificates of one authority."""
-    machines = Machines(tmp_path / "authority")
-    other = home_with(tmp_path / "small", tmp_path / "other")
-    for name, each in (("10.0.0.6", skerry), ("10.0.0.7", other)):
-        (each.home / "machine").symlink_to(machines.issue(name, "node"))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        at = f"127.0.0.1:{free.getsockname()[1]}"
-    commands = next(code for _, code in blocks("docs/operations.md", "sh") if " stage " in code)
-    pull, serve = [line for line in commands.splitlines() if line.startswith("skerry ")][:2]
-    assert other(*pull.replace(MODEL, NAME).split()[1:]).returncode == 0
-    log = (tmp_path / "stage.log").open("w+")
-    process = subprocess.Popen(
-        [sys.executable, "-m", *serve.replace("10.0.0.7:8795", at).split()],
-        env=other.environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-    )  # fmt: skip
-    until(lambda: f"Stages are served at {at}" in (tmp_path / "stage.log").read_text())
-    yield process.pid, at
-    process.terminate()
-    assert process.wait(SECONDS) == 0
-    log.close()
-
-
-def test_two_machines_answer_as_one(
-    skerry: Skerry, tmp_path: Path, machine: tuple[int, str]
-) -> None:
-    """The example of the page, and the same without the other machine."""
-    pid, at = machine
-    topology = (ROOT / "examples" / "two-machines.yaml").read_text().replace("8787", "0")
-    topology = topology.replace(MODEL, NAME).replace("kv_blocks: 1024", "kv_blocks: 24")
-    two = topology.replace("10.0.0.7:8795", at)
-    asked: dict[str, Any] = ASKED | {"max_tokens": 40}
-    texts = []
-    for written in (two, two.replace("parallel:", "#")):
-        start(skerry, tmp_path / "topology.yaml", written)
-        assert len(ranks_of(pid)) == (written == two)
-        texts.append(ask(skerry, asked, {}))
-        assert skerry("down", "--timeout", "5").returncode == 0
-        until(lambda: not ranks_of(pid))
-    assert texts[0] == texts[1]
-
-
 @pytest.mark.parametrize("runner", ["torch-deterministic", "numba"])
 def test_streams_go_on_elsewhere_when_a_rank_is_killed(
     skerry: Skerry, tmp_path: Path, runner: str
@@ -144,50 +70,6 @@ def test_streams_go_on_elsewhere_when_a_rank_is_killed(
     topology = TOPOLOGY.format(model=NAME, runner=runner, stages="")
     start(skerry, tmp_path / "topology.yaml", topology)
     check_streams_outlive(skerry, lambda node: ranks_of(node["pid"]))
-
-
-def test_streams_go_on_elsewhere_when_a_rank_of_another_machine_is_killed(
-    skerry: Skerry, tmp_path: Path, machine: tuple[int, str]
-) -> None:
-    pid, at = machine
-    topology = TOPOLOGY.format(model=NAME, runner="numba", stages=f'"{at}"')
-    start(skerry, tmp_path / "topology.yaml", topology)
-    check_streams_outlive(skerry, lambda node: ranks_of(pid))
-    ready = {"here-stages-0", "here-whole-0"}
-    until(lambda: {n["id"] for n in skerry.status()["nodes"] if n["state"] == "ready"} == ready)
-
-
-def check_streams_outlive(skerry: Skerry, ranks: Callable[[dict[str, Any]], list[int]]) -> None:
-    """Kill a rank of a node of two stages; streams go on at one that has the whole model, and the
-    same build."""
-    divided = next(n for n in skerry.status()["nodes"] if n["id"] == "here-stages-0")
-    (rank,) = ranks(divided)
-    running = threading.Barrier(STREAMS + 1)
-
-    def text_of(seed: int, wait: Callable[[], object]) -> str:
-        # Many tokens: a node makes them faster than a busy machine's client reads them.
-        asked: dict[str, Any] = ASKED | {"max_tokens": 500, "seed": seed, "stream": True}
-        text = ""
-        with skerry.ai() as ai:
-            stream: Any = ai.run(NAME, asked)
-            for number, chunk in enumerate(stream):
-                text += chunk["response"] or ""
-                if number == 10:
-                    wait()
-        return text
-
-    def strike() -> None:
-        running.wait(timeout=SECONDS)
-        assert is_running(divided)
-        os.kill(rank, signal.SIGKILL)
-
-    with ThreadPoolExecutor(STREAMS + 1) as threads:
-        struck = threads.submit(strike)
-        disturbed = threads.map(lambda seed: text_of(seed, running.wait), range(STREAMS))
-        texts = list(disturbed)
-        struck.result()
-    assert texts == [text_of(seed, lambda: None) for seed in range(STREAMS)]
-    until(lambda: not is_alive(divided["pid"]))
 
 
 @pytest.mark.parametrize(("prefill", "decode"), [(2, 1), (1, 2)])
@@ -227,26 +109,6 @@ def test_kv_goes_from_one_number_of_ranks_to_another(
         assert f"skerry_handover_bytes_total{{{labels}}} {sent}" in page
 
 
-def start(skerry: Skerry, file: Path, topology: str) -> None:
-    file.write_text(topology)
-    done = skerry("up", "--detach", "--topology", str(file))
-    assert done.returncode == 0, done.stderr
-
-
-def reply_to(skerry: Skerry, asked: dict[str, Any], headers: dict[str, str]) -> httpx.Response:
-    config = json.loads((skerry.home / "config.json").read_text())
-    url = f"{config['url']}/client/v4/accounts/{config['account_id']}/ai/run/{NAME}"
-    headers = headers | {"authorization": f"Bearer {config['api_token']}"}
-    reply = httpx.post(url, json=asked, headers=headers, timeout=SECONDS)
-    assert reply.status_code == 200, reply.text
-    return reply
-
-
-def ask(skerry: Skerry, asked: dict[str, Any], headers: dict[str, str]) -> str:
-    text: str = reply_to(skerry, asked, headers).json()["result"]["response"]
-    return text
-
-
 def computed_by(skerry: Skerry, node: str) -> int:
     """Tokens that a node has computed, by its own word."""
     found = next(each for each in skerry.status()["nodes"] if each["id"] == node)
@@ -258,12 +120,6 @@ def computed_by(skerry: Skerry, node: str) -> int:
 def metrics_of(skerry: Skerry, node: str) -> list[str]:
     found = next(each for each in skerry.status()["nodes"] if each["id"] == node)
     return ask_node(found, "GET", "/metrics").text.splitlines()
-
-
-def is_running(node: dict[str, Any]) -> bool:
-    """Whether a node has streams, by its own word."""
-    engines = ask_node(node, "GET", "/status").json()["engines"]
-    return any(engine["running"] for engine in engines.values())
 
 
 @pytest.fixture
