@@ -68,7 +68,8 @@ def test_no_check_is_an_assertion(source: str) -> None:
     found = {
         str(path.relative_to(ROOT)): names
         for path in sorted((ROOT / source).rglob("*.py"))
-        if (names := list(checks(ast.parse(path.read_text()))))
+        if "assert " in (text := path.read_text())
+        if (names := list(checks(ast.parse(text))))
     }
     assert found == {}
 
