@@ -33,10 +33,12 @@ def open_runner(path: Path, kernels: Kernels = "triton") -> TorchRunner:
 
 
 def sampled(*rows: Piece) -> ForwardBatch:
+    """Return rows of which one draws its token: to search takes an interpreter long."""
     batch = batch_of(*rows)
     samples = batch.sampling.samples
     samples["temperature"], samples["top_p"], samples["top_k"] = 0.9, 0.9, 20
-    samples["seed"] = np.arange(len(samples)) + 5
+    samples["temperature"][1:] = 0
+    samples["seed"] = 5
     return batch
 
 
