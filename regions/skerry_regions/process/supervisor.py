@@ -67,7 +67,7 @@ class Supervised:
         self._sleep = sleep
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = asyncio.Event()
-        self._ready = asyncio.Event()
+        self._was_ready = False
         self._task = asyncio.create_task(self._keep_alive(), name=f"supervise {spec.id}")
 
     @property
@@ -75,16 +75,6 @@ class Supervised:
         """Return it; 0 while no process runs."""
         process = self._process
         return process.pid if process is not None and process.returncode is None else 0
-
-    async def wait_until_ready(self) -> None:
-        """Wait for the first start. Raises FirstStartFailed."""
-        ready = asyncio.ensure_future(self._ready.wait())
-        await asyncio.wait((ready, self._task), return_when=asyncio.FIRST_COMPLETED)
-        ready.cancel()
-        if not self._ready.is_set():
-            raise FirstStartFailed(
-                f"{self.spec.id} did not start; {self.spec.log} ends with:\n{tail(self.spec.log)}"
-            )
 
     def retire(self) -> None:
         """Do not start it again when it ends."""
@@ -116,7 +106,7 @@ class Supervised:
             self._started = self._clock()
             self.state = "starting"
             await self._run_once()
-            if self._stopping.is_set() or not self._ready.is_set():
+            if self._stopping.is_set() or not self._was_ready:
                 return
             self.state = "failed"
             delay = self._backoff.failed(self._clock() - self._started)
@@ -169,10 +159,10 @@ class Supervised:
     def _heard(self, line: dict[str, Any]) -> None:
         if "ready" in line:
             self.report = line["ready"]
-            self._ready.set()
+            self._was_ready = True
             if not self._stopping.is_set():
                 self.state = "ready"
-        elif not self._ready.is_set():  # of a first start; none waits for the others
+        elif not self._was_ready:  # of a first start; none waits for the others
             self._progress(f"{self.spec.id}: {line['what']}", line["share"])
 
     async def _watch_health(self) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from skerry_regions.process.backoff import RestartPolicy
 from skerry_regions.process.children import ProcessSpec
-from skerry_regions.process.supervisor import FirstStartFailed, HealthPolicy, Supervised
+from skerry_regions.process.supervisor import HealthPolicy, Supervised
 
 pytestmark = pytest.mark.anyio
 
@@ -69,7 +69,7 @@ async def test_what_it_reports_is_heard(tmp_path: Path) -> None:
     async with supervised(
         tmp_path, UNTIL_TOLD, told=lambda what, share: told.append((what, share))
     ) as process:
-        await process.wait_until_ready()
+        await until(lambda: process.state == "ready")
         assert (process.state, process.report) == ("ready", {"port": 7})
         assert told == [("child: loading", 0.5)]
         assert process.pid
@@ -81,7 +81,7 @@ async def test_one_that_is_killed_is_started_again(tmp_path: Path) -> None:
     async with supervised(
         tmp_path, UNTIL_TOLD, told=lambda what, share: told.append(what)
     ) as process:
-        await process.wait_until_ready()
+        await until(lambda: process.state == "ready")
         first = process.pid
         os.kill(first, signal.SIGKILL)
         await until(lambda: process.state == "ready" and process.pid not in (0, first))
@@ -92,7 +92,7 @@ async def test_one_that_is_killed_is_started_again(tmp_path: Path) -> None:
 async def test_one_that_is_ill_for_long_is_killed(tmp_path: Path) -> None:
     is_well = True
     async with supervised(tmp_path, STUBBORN, healthy=lambda: is_well, stop_seconds=0.2) as process:
-        await process.wait_until_ready()
+        await until(lambda: process.state == "ready")
         first = process.pid
         is_well = False
         await until(lambda: process.restarts > 0)
@@ -101,22 +101,23 @@ async def test_one_that_is_ill_for_long_is_killed(tmp_path: Path) -> None:
         assert process.pid != first
 
 
-async def test_a_first_start_that_fails_tells_the_log(tmp_path: Path) -> None:
+async def test_a_first_start_that_fails_is_not_tried_again(tmp_path: Path) -> None:
     async with supervised(tmp_path, "print('no such model'); raise SystemExit(1)") as process:
-        with pytest.raises(FirstStartFailed, match="no such model"):
-            await process.wait_until_ready()
-        assert process.restarts == 0
+        await until(lambda: process.last_exit == 1)
+        await asyncio.sleep(10 * QUICK.most)
+        assert (process.restarts, process.pid) == (0, 0)
+    assert (tmp_path / "child.log").read_text() == "no such model\n"
 
 
 async def test_one_that_does_not_end_is_killed(tmp_path: Path) -> None:
     async with supervised(tmp_path, STUBBORN, stop_seconds=0.2) as process:
-        await process.wait_until_ready()
+        await until(lambda: process.state == "ready")
     assert process.last_exit == -signal.SIGKILL
 
 
 async def test_a_retired_one_is_not_started_again(tmp_path: Path) -> None:
     async with supervised(tmp_path, UNTIL_TOLD) as process:
-        await process.wait_until_ready()
+        await until(lambda: process.state == "ready")
         process.retire()
         os.kill(process.pid, signal.SIGKILL)
         await until(lambda: process.pid == 0)
@@ -124,9 +125,11 @@ async def test_a_retired_one_is_not_started_again(tmp_path: Path) -> None:
         assert process.restarts == 0
 
 
-async def test_a_program_that_is_not_there_fails_to_start(tmp_path: Path) -> None:
+async def test_a_program_that_is_not_there_fails_to_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     spec = ProcessSpec(id="child", command=["/no/such"], environ={}, log=tmp_path / "log")
     process = Supervised(spec)
-    with pytest.raises(FirstStartFailed):
-        await process.wait_until_ready()
+    await until(lambda: "child cannot be started" in caplog.text)
     await process.stop(1)
+    assert (process.pid, process.restarts) == (0, 0)
