@@ -22,7 +22,6 @@ from random import Random
 
 from skerry_regions.control.kubernetes.api_server import ApiError
 from skerry_regions.control.kubernetes.pod_sets import PodSets, PodsWanted
-from skerry_regions.control.machines.host import starting
 from skerry_regions.control.machines.hosts import Hosts
 from skerry_regions.control.machines.joined import Wanted
 from skerry_regions.control.planning.launcher import (
@@ -32,6 +31,7 @@ from skerry_regions.control.planning.launcher import (
     NodeSettings,
     Observation,
     RunningProcess,
+    starting,
 )
 from skerry_regions.control.planning.placing import pod_name
 from skerry_regions.control.planning.plan import Group
@@ -91,7 +91,7 @@ class PodLauncher:
         seen = await self._hosts.list()
         self._running = seen.running
         missing = {
-            id: dataclasses.replace(starting(waiting.launch), seconds=self._clock() - waiting.since)
+            id: starting(waiting.launch, self._clock() - waiting.since)
             for id, waiting in self._waiting.items()
             if id not in seen.running
         }

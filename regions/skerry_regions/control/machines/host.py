@@ -16,7 +16,7 @@ from skerry_regions.control.planning.launcher import (
     Launch,
     NodeSettings,
     RunningProcess,
-    fingerprint,
+    starting,
 )
 from skerry_regions.control.planning.placing import HostRoom, pod_name
 from skerry_regions.process.launch_folder import Slot
@@ -63,21 +63,6 @@ class Host:
         return HostRoom.of(
             self.machine.id, self.offers, self.slots(), num_same, of_pool=self.machine.pool
         )
-
-
-def starting(launch: Launch) -> RunningProcess:
-    """Return a node that has not been reported yet."""
-    return RunningProcess(
-        id=launch.id,
-        owner=launch.owner,
-        kind="node",
-        region=launch.settings.region,
-        fingerprint=fingerprint(launch.settings),
-        pid=0,
-        state="starting",
-        incarnation=launch.incarnation,
-        slot=launch.slot,
-    )
 
 
 def is_of(process: RunningProcess, machine: Machine, desired: Desired) -> bool:

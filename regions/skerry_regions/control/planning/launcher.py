@@ -226,3 +226,19 @@ class Launcher(Protocol):
     async def stop(self, id: str) -> None:
         """End it at once."""
         ...
+
+
+def starting(launch: Launch, seconds: float = 0.0) -> RunningProcess:
+    """Return a node that has been started for so long, and has not been reported yet."""
+    return RunningProcess(
+        id=launch.id,
+        owner=launch.owner,
+        kind="node",
+        region=launch.settings.region,
+        fingerprint=fingerprint(launch.settings),
+        pid=0,
+        state="starting",
+        seconds=seconds,
+        incarnation=launch.incarnation,
+        slot=launch.slot,
+    )

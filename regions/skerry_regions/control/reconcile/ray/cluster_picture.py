@@ -16,7 +16,7 @@ from skerry_regions.control.planning.launcher import (
     Ended,
     Launch,
     RunningProcess,
-    fingerprint,
+    starting,
 )
 from skerry_regions.control.reconcile.launched import judged
 from skerry_regions.control.reconcile.ray.ray_messages import KeeperState, RayOrders, RayReport
@@ -155,7 +155,7 @@ class ClusterPicture:
             if not kept.is_over:
                 yield self._judged(id, kept, members.get(id))
         for launch, since in self.launches.values():
-            yield _starting(launch, now - since)
+            yield starting(launch, now - since)
         for id in self.unknown:  # of a control plane before us: replaced by ours
             yield RunningProcess(
                 id=id, owner=id.rpartition("-")[0], kind="node", region=self.region,
@@ -171,17 +171,3 @@ class ClusterPicture:
             record = replace(record, draining_since=state.now)
         silence = state.now - state.healthy_at
         return judged(record, state.pid, member, state.now, silence=silence)
-
-
-def _starting(launch: Launch, seconds: float) -> RunningProcess:
-    return RunningProcess(
-        id=launch.id,
-        owner=launch.owner,
-        kind="node",
-        region=launch.settings.region,
-        fingerprint=fingerprint(launch.settings),
-        pid=0,
-        state="starting",
-        seconds=seconds,
-        incarnation=launch.incarnation,
-    )
