@@ -21,10 +21,10 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import pytest
+from tests.infra.terraform.reattached import reattach
 
 from skerry_terraform.install import SOURCE
 from skerry_terraform.kit.provider import Provider
-from skerry_terraform.kit.server import reattach
 
 SECONDS = 120  # of one command
 MISSING = (

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from tests.infra.terraform.command import Terraform
 from tests.infra.terraform.modules.stand_in import stand_in
+from tests.infra.terraform.reattached import reattach
 
 from skerry_terraform.install import SOURCE
-from skerry_terraform.kit.server import reattach
 from skerry_terraform.provider.provider import SKERRY
 
 INFRA = Path(__file__).parents[4] / "infra"

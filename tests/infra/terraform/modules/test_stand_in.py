@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from tests.infra.terraform.command import Terraform
 from tests.infra.terraform.modules.stand_in import stand_in
-
-from skerry_terraform.kit.server import reattach
+from tests.infra.terraform.reattached import reattach
 
 SCHEMA = Path(__file__).parents[4] / "infra" / "terraform" / "schemas" / "aws.json"
 RESOURCE = 'resource "aws_launch_template" "x" {{\n{body}\n}}\n'

@@ -15,9 +15,8 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +52,8 @@ def serve(provider: Provider[Any]) -> int:
     configure_logging()
     service = Service(provider)
     done = threading.Event()
-    with _socket() as path:
-        server = _server(service, done)
+    with socket_path() as path:
+        server = server_of(service, done)
         certificate = _listen_with_tls(server, path)
         server.start()
         sys.stdout.write(f"1|{PROTOCOL}|unix|{path}|grpc|{certificate}\n")
@@ -66,38 +65,8 @@ def serve(provider: Provider[Any]) -> int:
     os._exit(0)  # a call that ignores `stop` would keep its thread, and so the process
 
 
-@dataclass(frozen=True, slots=True)
-class Reattached:
-    """A provider served by this process, for tests; `config` belongs in TF_REATTACH_PROVIDERS."""
-
-    config: Mapping[str, Any]
-    service: Service[Any]
-
-
 @contextlib.contextmanager
-def reattach(provider: Provider[Any], source: str) -> Generator[Reattached]:
-    """Serve in this process, without TLS, for Terraform runs that did not start it."""
-    service = Service(provider)
-    with _socket() as path:
-        server = _server(service, threading.Event())
-        server.add_insecure_port(f"unix:{path}")
-        server.start()
-        config = {
-            "Protocol": "grpc",
-            "ProtocolVersion": PROTOCOL,
-            "Pid": os.getpid(),
-            "Test": True,
-            "Addr": {"Network": "unix", "String": str(path)},
-        }
-        try:
-            yield Reattached({source: config}, service)
-        finally:
-            server.stop(None).wait()
-            service.release()
-
-
-@contextlib.contextmanager
-def _socket() -> Generator[Path]:
+def socket_path() -> Generator[Path]:
     """Yield a path for one, in a folder that only we may enter."""
     folder = Path(tempfile.mkdtemp(prefix="terraform-plugin-"))
     try:
@@ -128,7 +97,8 @@ def _orphaned(parent: int, done: threading.Event) -> bool:
     return False
 
 
-def _server(service: Service[Any], done: threading.Event) -> grpc.Server:
+def server_of(service: Service[Any], done: threading.Event) -> grpc.Server:
+    """Return what answers Terraform's calls by a service, and sets `done` at a Shutdown."""
     server = grpc.server(
         ThreadPoolExecutor(THREADS, thread_name_prefix="call"),
         options=[
