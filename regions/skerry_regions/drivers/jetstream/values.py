@@ -18,7 +18,6 @@ from msgspec import Struct
 from skerry_regions.drivers.jetstream.stream import KeyedStream, Stored, Write
 
 PIECE_BYTES = 256 << 10  # servers take messages of up to 1 MiB unless configured otherwise
-VALUE_MESSAGE_BYTES = PIECE_BYTES + 8192  # a head that holds its value, with subject and headers
 AT_ONCE = 8  # requests that are under way
 VERSION = 1
 
