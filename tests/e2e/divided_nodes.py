@@ -23,14 +23,15 @@ ASKED: dict[str, Any] = {
     "seed": 7,
     "temperature": 1.0,
     "top_p": 1.0,
+    "ignore_eos": True,
 }
-# A pipeline has the build of the whole; two parts of each layer have one of their own.
+# All streams are at the node of stages while it is there. A pipeline has the build of the whole.
 TOPOLOGY = """
 regions: [{{name: here, iata: FRA}}]
 pools:
-  - {{name: stages, region: here, role: hybrid, model: "{model}", runner: {runner},
+  - {{name: stages, region: here, role: decode, model: "{model}", runner: {runner},
      threads: 1, kv_blocks: 40, parallel: {{pipeline: 2, stages: [{stages}]}}}}
-  - {{name: whole, region: here, role: hybrid, model: "{model}", runner: {runner},
+  - {{name: whole, region: here, role: prefill, model: "{model}", runner: {runner},
      threads: 1, kv_blocks: 40}}
 edges: [{{name: edge, region: here, port: 0}}]
 """

@@ -14,10 +14,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 NAME = "@cf/me/small"
 
 
-def write_small_model(folder: Path) -> Path:
+def write_small_model(folder: Path, *, layers: int = 2) -> Path:
     """Write the model and its tokenizer: a token is a byte."""
     folder.mkdir()
-    config = replace(MODELS["mistral"], vocab_size=257, max_context=2048)
+    alike = MODELS["mistral"]
+    config = replace(alike, layers=alike.layers[:1] * layers, vocab_size=257, max_context=2048)
     write_safetensors(folder, config, random_weights(config))
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({byte: id_ for id_, byte in enumerate(alphabet)}, []))

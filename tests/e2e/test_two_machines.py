@@ -71,6 +71,17 @@ def test_two_machines_answer_as_one(
     assert texts[0] == texts[1]
 
 
+def test_one_process_has_a_stage_elsewhere(skerry: Skerry, machine: tuple[int, str]) -> None:
+    pid, at = machine
+    skerry.up(f"--model={NAME}", "--pipeline", "2", "--stages", at, runner="numba")
+    assert len(ranks_of(pid)) == 1
+    asked: dict[str, Any] = ASKED | {"max_tokens": 20}
+    with skerry.ai() as ai:
+        assert ai.run(NAME, asked)["usage"]["completion_tokens"] == 20
+    (node,) = skerry.status()["nodes"]
+    assert ranks_of(node["pid"]) == []
+
+
 def test_streams_go_on_elsewhere_when_a_rank_of_another_machine_is_killed(
     skerry: Skerry, tmp_path: Path, machine: tuple[int, str]
 ) -> None:

@@ -15,6 +15,8 @@ from tests.regions.node.ranks.rank_streams import Streams, proven, streams_of
 from tests.regions.wire.tls_links import KEY, LOOPBACK, Machines
 
 from skerry_core.ranks import RankLost
+from skerry_core.runners.pipeline.opening import measure_link
+from skerry_core.runners.rank_messages import MessageKind, RankMessage, encode
 from skerry_regions.node.ranks.channel import AHEAD, MAX_PARTS, SocketChannel
 from skerry_regions.node.ranks.stream import TlsStream, prove
 from skerry_regions.wire.link_key import LinkRefused
@@ -62,6 +64,24 @@ def test_a_buffer_may_be_overwritten_once_it_is_sent(pair: Pair) -> None:
     pair[0].send(rows.data)
     rows[:] = 2
     assert np.frombuffer(pair[1].receive()[0], np.float32).tolist() == [1, 1, 1, 1]
+
+
+def test_a_link_is_measured(pair: Pair) -> None:
+    here, there = pair
+
+    def echo() -> None:
+        for _ in range(5):
+            rows = RankMessage(there.receive()).array(0, "f4")
+            assert rows.shape == (4, 512)
+            time.sleep(0.02)
+            there.send(*encode(MessageKind.ECHO, [rows]))
+
+    echoing = threading.Thread(target=echo)
+    echoing.start()
+    sending, arriving = measure_link(here, 512)
+    echoing.join()
+    assert 0 < sending < arriving
+    assert arriving >= 0.01
 
 
 def test_both_ends_may_send_what_neither_has_room_for(pair: Pair) -> None:

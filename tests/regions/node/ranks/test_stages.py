@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,8 +25,6 @@ from skerry_core.config import ConfigError
 from skerry_core.engine.engine import Engine
 from skerry_core.ranks import Parallel, RankLost
 from skerry_core.runner import RunnerSetup, WantedSizes
-from skerry_core.runners.pipeline.opening import measure_link
-from skerry_core.runners.rank_messages import MessageKind, RankMessage, encode
 from skerry_regions.models.catalog import Catalog
 from skerry_regions.models.model_files import ModelFiles
 from skerry_regions.models.problems import ModelNotInstalled
@@ -124,6 +121,24 @@ def test_a_model_over_two_machines_answers_as_on_one(
     assert answers_of(divided, requests) == expected
     divided.runner.close()
     wait_until(lambda: not server.pids)
+
+
+@pytest.mark.slow
+def test_a_rank_elsewhere_has_the_next_one_started(tmp_path: Path) -> None:
+    """Over three machines, by the certificate of the one in the middle."""
+    skerry = home_with(write_small_model(tmp_path / "small", layers=3), tmp_path / "home")
+    home = skerry.home
+    (home / "machine").symlink_to(Machines(tmp_path / "authority").issue("m", "node"))
+    mine = LinkCredentials(certificates=LinkCertificates(LinkFiles.joined(home / "machine")))
+    requests, answers = requests_with_shared_prefix(), list[object]()
+    with serving(mine, stage_command(home), most=2) as (server, at):
+        for stages in ((), (f"{at.host}:{at.port}",) * 2):
+            engine = opened(home, mine, *stages)
+            assert len(server.pids) == len(stages)
+            answers.append(answers_of(engine, requests))
+            engine.runner.close()
+        wait_until(lambda: not server.pids)
+    assert answers[0] == answers[1]
 
 
 # --- what ends -----------------------------------------------------------------------------------
@@ -264,26 +279,3 @@ def test_what_a_rank_refuses_is_reported_to_its_node(
         with pytest.raises(RankLost, match=rf"^{at}: .*({why})"):
             channel.receive()
         channel.close()
-
-
-# --- the link ------------------------------------------------------------------------------------
-
-
-def test_a_link_is_measured() -> None:
-    one, other = socket.socketpair()
-    here, there = SocketChannel(one, "rank 1"), SocketChannel(other, "rank 0")
-
-    def echo() -> None:
-        for _ in range(5):
-            rows = RankMessage(there.receive()).array(0, "f4")
-            assert rows.shape == (4, 512)
-            time.sleep(0.02)
-            there.send(*encode(MessageKind.ECHO, [rows]))
-
-    echoing = threading.Thread(target=echo)
-    echoing.start()
-    sending, arriving = measure_link(here, 512)
-    echoing.join()
-    assert 0 < sending < 0.01 <= arriving
-    for each in (here, there):
-        each.close()
