@@ -93,7 +93,7 @@ class View:
     ) -> None:
         self._nodes = {node.id: node for node in nodes}
         self.nodes: Mapping[str, NodeState] = MappingProxyType(self._nodes)
-        self._links = {_ordered(*pair): speed for pair, speed in (links or {}).items()}
+        self._links = {ordered(*pair): speed for pair, speed in (links or {}).items()}
         self._watchers: list[ViewWatcher] = []
 
     def watch(self, watcher: ViewWatcher) -> None:
@@ -121,12 +121,12 @@ class View:
 
     def put_link(self, source: str, target: str, speed: LinkSpeed) -> None:
         """Take in a link that was measured again."""
-        if self._links.get(_ordered(source, target)) != speed:
-            self._links[_ordered(source, target)] = speed
+        if self._links.get(ordered(source, target)) != speed:
+            self._links[ordered(source, target)] = speed
             for watcher in self._watchers:
                 watcher.link_changed(source, target)
 
 
-def _ordered(a: str, b: str) -> tuple[str, str]:
+def ordered(a: str, b: str) -> tuple[str, str]:
     """Return both in order: a link is the same in either direction."""
     return (a, b) if a <= b else (b, a)

@@ -18,7 +18,7 @@ from skerry_regions.region.speed_learning import LagLearner, LinkLearner, SpeedB
 from skerry_regions.registry import Member
 from skerry_regions.routing.prefixes import PrefixDirectory
 from skerry_regions.speeds import LinkSpeed, NodeSpeed
-from skerry_regions.view import NodeLoad, NodeState, View
+from skerry_regions.view import NodeLoad, NodeState, View, ordered
 from skerry_regions.wire.reports import Report
 
 # A small model on a few CPU cores. The first measurement of a kind of node mends the scale.
@@ -46,7 +46,7 @@ class Observations:
         self.region = region
         self.prefixes = PrefixDirectory()
         self.speeds = SpeedBook()
-        self._known_links = {_ordered(*pair): speed for pair, speed in links.items()}
+        self._known_links = {ordered(*pair): speed for pair, speed in links.items()}
         self._learners: dict[tuple[str, str], LinkLearner] = {}  # by regions, in order
         self._views: dict[str, View] = {}
         self._members: dict[str, Member] = {}
@@ -183,14 +183,14 @@ class Observations:
                 self._put(each, now)
 
     def _put_link(self, a: str, b: str) -> None:
-        pair = _ordered(a, b)
+        pair = ordered(a, b)
         speed = self._known_links[pair] = self._learners[pair].speed()
         for view in self._views.values():
             view.put_link(a, b, speed)
 
     def _learner(self, a: str, b: str) -> LinkLearner:
         """Return that between two regions, or inside one; from the prior on."""
-        pair = _ordered(a, b)
+        pair = ordered(a, b)
         if (learner := self._learners.get(pair)) is None:
             learner = self._learners[pair] = LinkLearner(View((), self._known_links).link(a, b))
         return learner
@@ -207,11 +207,6 @@ class Observations:
         self.speeds.remove_node(node)
         for table in (self._loads, self._lags, self._asked, self._classes):
             table.pop(node, None)
-
-
-def _ordered(a: str, b: str) -> tuple[str, str]:
-    """Return both in order: a link is the same in either direction."""
-    return (a, b) if a <= b else (b, a)
 
 
 def _speed_class(member: Member) -> str:
