@@ -22,7 +22,7 @@ def main(model: str, home: Path, threads: int) -> None:
     encoder.warm_up(lambda _what, _share: None)
 
     def encode(texts: list[str]) -> list[list[float]]:
-        return encoder.encode(text.encode(texts, truncate=True)).tolist()
+        return encoder.encode(list(text.encode(texts, truncate=True))).tolist()
 
     for line in sys.stdin:
         request = json.loads(line)
