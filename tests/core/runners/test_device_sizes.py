@@ -167,7 +167,7 @@ def test_buckets_hold_every_size() -> None:
 def test_what_is_counted_is_what_kernels_take() -> None:
     pytest.importorskip("triton")
     from skerry_core.kernels.triton import triton_sampling
-    from skerry_core.kernels.triton.attention import SPLIT_BLOCKS
+    from skerry_core.kernels.triton.split_attention import SPLIT_BLOCKS
 
     assert triton_sampling.GATHERED == GATHERED
     assert PIECE_BLOCKS == SPLIT_BLOCKS
