@@ -63,7 +63,6 @@ def test_both_models_are_served_by_default(skerry: Skerry) -> None:
     check_answers(skerry)
 
 
-@pytest.mark.slow
 def test_a_node_of_a_topology_embeds(skerry: Skerry, tmp_path: Path) -> None:
     topology = tmp_path / "topology.yaml"
     topology.write_text(TOPOLOGY)

@@ -78,7 +78,6 @@ def test_pull_list_show_serve_and_remove(skerry: Skerry, hub: LocalHub) -> None:
     assert list((skerry.home / "models" / ".blobs").iterdir()) == []
 
 
-@pytest.mark.slow
 def test_a_pull_that_is_killed_goes_on_where_it_was(
     skerry: Skerry, hub: LocalHub, weights: bytes
 ) -> None:
