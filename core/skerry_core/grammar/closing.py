@@ -24,8 +24,8 @@ from skerry_core.grammar.values import Values
 MAX_BYTES: Final = 65_536  # of a way
 MAX_TAILS: Final = 64  # of a known way, where another may join it
 MAX_CLOSED: Final = 512  # brackets closed in a row: what takes more is free text, without an end
-# What a search may spend: masks, of 10 to 30 µs each, and tries of a text, of 1 µs.
-AT_START: Final = (1000, 60_000)
+# What a search may spend: masks, of 10 to 30 µs each, and tries of a text, of 1 to 8 µs.
+AT_START: Final = (1000, 20_000)
 LATER: Final = (100, 10_000)  # between two steps of an engine
 MAX_SCALAR: Final = 256  # bytes that a search adds to one scalar
 WIDTH: Final = 4  # places that it keeps of each length

@@ -14,7 +14,7 @@ import torch
 from skerry_core.blocks import blocks_for
 from skerry_core.config import ConfigError, KVFormat, ModelConfig
 from skerry_core.kernels.torch.quantized import FORMATS, Narrow, NarrowWeights, unpack
-from skerry_core.models.sharding import Shard
+from skerry_core.models.sharding import Shard, sharded
 from skerry_core.models.stages import stages_of
 from skerry_core.models.tensor_names import EMBEDDING, HEAD
 from skerry_core.models.weight_file import WeightFile
@@ -87,6 +87,8 @@ def plan_ranks(weights: Path, parallel: Parallel, options: TorchOptions) -> Rank
             for stage in stages_of(cuts, len(layers))
             for part in range(parallel.tensor)
         ]
+        for shard in shards:  # what cannot be cut is refused before ranks wait for one another
+            sharded(file.config, file.tensors, shard)
         return RankPlan(
             model=file.config, kv_format=kv_format, formats=sorted(formats), shards=shards
         )
