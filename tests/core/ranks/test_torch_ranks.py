@@ -97,15 +97,15 @@ def test_tritons_kernels_run_on_ranks(
     tmp_path: Path, is_deterministic: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two parts of two stages: sums, hidden states, and logits of a vocabulary that does not divide
-    evenly. Triton's interpreter runs one kernel at a time."""
+    evenly. Triton's interpreter rewrites and runs one kernel at a time."""
     interpreter = pytest.importorskip("triton.runtime.interpreter")
-    run, one_at_a_time = interpreter.GridExecutor.__call__, threading.Lock()
+    run, one_at_a_time = interpreter.InterpretedFunction.run, threading.Lock()
 
     def locked(*arguments: Any, **options: Any) -> Any:
         with one_at_a_time:
             return run(*arguments, **options)
 
-    monkeypatch.setattr(interpreter.GridExecutor, "__call__", locked)
+    monkeypatch.setattr(interpreter.InterpretedFunction, "run", locked)
     path, tokens = write_model(tmp_path, "qwen3"), random_tokens(24)
     ranks = open_ranks(
         path, tmp_path / "store", tensor=2, stages=HALVES, num_blocks=2, kernels="triton",

@@ -20,7 +20,7 @@ from skerry_regions.drivers.jetstream.specs import MIB
 from skerry_regions.drivers.jetstream.tables import SETTINGS
 
 SMALL = replace(SETTINGS, max_bytes=8 * MIB)
-PATIENCE = 15.0  # seconds
+PATIENCE = 60.0  # seconds
 
 
 class SharedTokens:
