@@ -24,9 +24,10 @@ from skerry_core.grammar.values import Values
 MAX_BYTES: Final = 65_536  # of a way
 MAX_TAILS: Final = 64  # of a known way, where another may join it
 MAX_CLOSED: Final = 512  # brackets closed in a row: what takes more is free text, without an end
-# What a search may spend: masks, of 10 to 30 µs each, and tries of a text, of 1 to 8 µs.
-AT_START: Final = (1000, 20_000)
+# What a search may spend: masks, of 10 to 30 µs each, and tries of a text, of 1 µs.
+AT_START: Final = (1000, 60_000)
 LATER: Final = (100, 10_000)  # between two steps of an engine
+MANY_BYTES: Final = 128  # that may come next: a mask of free text, of 450 µs, counts as two
 MAX_SCALAR: Final = 256  # bytes that a search adds to one scalar
 WIDTH: Final = 4  # places that it keeps of each length
 
@@ -195,7 +196,9 @@ class Closings:
     def _allowed(self, budget: _Budget, matcher: LLMatcher) -> list[int]:
         """Return the bytes that may come next, those that end something first."""
         bits = (budget.mask_of(matcher)[self._words] >> self._shifts) & 1
-        return list(map(int, self._bytes[bits.astype(bool)]))
+        allowed = list(map(int, self._bytes[bits.astype(bool)]))
+        budget.masks -= len(allowed) >= MANY_BYTES
+        return allowed
 
     def _mark(self, walker: LLMatcher) -> bytes:
         """Return the first control token that may come."""
