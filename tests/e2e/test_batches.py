@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.e2e.command import MODEL, SECONDS, Skerry, new_home, until
+from tests.e2e.command import MODEL, SECONDS, Skerry, is_alive, new_home, until
 
 from skerry_regions.models.model_files import ModelFiles
 
@@ -99,6 +99,7 @@ def kill_everything(skerry: Skerry) -> None:
     pids = {instance["pid"], *(each["pid"] for each in status["edges"] + status["nodes"])}
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
+    until(lambda: not any(map(is_alive, pids)))  # as long as it dies, its home is taken
 
 
 def test_a_batch_outlives_kill_minus_9_of_everything(skerry: Skerry) -> None:
