@@ -108,8 +108,8 @@ class NumbaRunner:
         `floats` says in what matrices of floats are kept ("keep", "q8_0", "q4_1", "q4_0"); by
         default those of safetensors as Q8_0. `target` names a kind of CPU (`targets.TARGETS`), the
         best for this one when None. `file` is what was packed of the weights for this CPU, where it
-        has been found. Raises WeightsError for a bad file,
-        ConfigError for what cannot run here, and CompilationError.
+        has been found. Raises WeightsError for a bad file, ConfigError for what cannot run here,
+        and CompilationError.
         """
         chosen = choose_target(target)
         has_kernels = threading.Event()
@@ -142,8 +142,10 @@ class NumbaRunner:
         )
 
     @classmethod
-    def from_setup(cls, setup: RunnerSetup) -> NumbaRunner:
-        """Open a model as `open` does."""
+    def from_setup(
+        cls, setup: RunnerSetup, *, stage: ModelStage | None = None, file: PackedFile | None = None
+    ) -> NumbaRunner:
+        """Open a model, or a stage of it alone, as `open` does."""
         sizes = setup.sizes.on_host()
         return cls.open(
             setup.weights,
@@ -153,6 +155,8 @@ class NumbaRunner:
             threads=setup.threads,
             cache_dir=setup.cache_dir,
             floats=setup.floats,
+            stage=stage,
+            file=file,
             progress=setup.progress,
         )
 

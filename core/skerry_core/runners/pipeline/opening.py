@@ -48,19 +48,7 @@ class RankPace:
 
 def open_stage(setup: RunnerSetup, stage: ModelStage, file: PackedFile) -> NumbaRunner:
     """Open a stage of a file, its kernels linked. Raises as `NumbaRunner.open` does."""
-    sizes = setup.sizes.on_host()
-    runner = NumbaRunner.open(
-        setup.weights,
-        num_blocks=sizes.num_blocks,
-        max_step_tokens=sizes.max_step_tokens,
-        max_samples=sizes.max_samples,
-        threads=setup.threads,
-        cache_dir=setup.cache_dir,
-        floats=setup.floats,
-        stage=stage,
-        file=file,
-        progress=setup.progress,
-    )
+    runner = NumbaRunner.from_setup(setup, stage=stage, file=file)
     runner.warm_up(setup.progress)
     return runner
 
