@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import signal
@@ -72,8 +73,9 @@ def test_a_rank_that_is_stopped_is_lost_and_ended() -> None:
     ranks = LocalRanks("numba", silence_seconds=1.0)
     lost = queue.Queue[RankLost]()
     ranks.when_lost(lost.put)
+    before = ranks_of_this_process()
     stopped = ranks.start(setup())
-    (pid,) = ranks_of_this_process()
+    (pid,) = ranks_of_this_process() - before
     os.kill(pid, signal.SIGSTOP)
     assert str(lost.get(timeout=60)) == "rank 1 is lost: nothing came for 1 seconds"
     with pytest.raises(RankLost, match="nothing came"):
@@ -140,24 +142,28 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("model"), "llama")
 
 
-def ranks_of_this_process() -> list[int]:
-    """Pids of child processes that are ranks."""
-    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-    lines = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
-    return [pid for pid, line in lines.items() if b"node.ranks.child" in line]
+def ranks_of_this_process() -> set[int]:
+    """Pids of child processes that are ranks; those of tests before may be ending still."""
+    ranks = set[int]()
+    for pid in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if b"node.ranks.child" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                ranks.add(int(pid))
+    return ranks
 
 
 def test_a_model_in_two_processes_answers_as_in_one(weights: Path) -> None:
     whole, requests = opened(weights, "numba", floats="keep"), requests_with_shared_prefix()
     expected = answers_of(whole, requests)
     reported: list[str] = []
+    before = ranks_of_this_process()
     divided = opened(
         weights, "numba", floats="keep", parallel=Parallel(pipeline=2),
         progress=lambda what, share: reported.append(what),
     )  # fmt: skip
     assert divided.runner.numeric_build == whole.runner.numeric_build
     assert answers_of(divided, requests) == expected
-    (pid,) = ranks_of_this_process()
+    (pid,) = ranks_of_this_process() - before
     divided.runner.close()
     wait_until(lambda: not Path(f"/proc/{pid}").exists())
     whole.runner.close()
@@ -165,11 +171,12 @@ def test_a_model_in_two_processes_answers_as_in_one(weights: Path) -> None:
 
 def test_a_rank_that_is_killed_fails_the_engine_at_once(weights: Path) -> None:
     """Also one that has nothing to do."""
+    before = ranks_of_this_process()
     engine = opened(weights, "numba", floats="keep", parallel=Parallel(pipeline=2))
     failures = queue.Queue[BaseException]()
     worker = Worker(engine, deliver=lambda outputs: None, failed=failures.put)
     worker.start()
-    (pid,) = ranks_of_this_process()
+    (pid,) = ranks_of_this_process() - before
     os.kill(pid, signal.SIGKILL)
     error = failures.get(timeout=60)
     assert isinstance(error, RankLost)
