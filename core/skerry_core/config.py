@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from skerry_core.pins import PIN_SHARE
 
@@ -61,62 +61,54 @@ Activation = Literal["silu", "gelu_tanh", "clamped"]
 approximation (Hendrycks and Gimpel, 2016), or gpt-oss's: with g and u clamped to 7,
 `(u + 1) * g * sigmoid(1.702 * g)`."""
 
-Feature = Literal[
-    "biases of q, k and v",
-    "a bias of attention's output",
-    "norms of the heads of q and k",
-    "norms across the heads of q and k",
-    "norms after each branch",
-    "branches without a norm before them",
-    "GELU",
-    "a clamped activation",
-    "scaled rotary embeddings",
-    "rotary embeddings of a part of each head",
-    "layers without rotary embeddings",
-    "rotary embeddings that differ by layer",
-    "a sliding window",
-    "sliding windows that differ by layer",
-    "an attention scale of its own",
-    "capped scores",
-    "capped logits",
-    "attention sinks",
-    "scaled embeddings",
-    "scaled branches",
-    "scaled logits",
-    "experts",
-    "attention in both directions",
-]
-"""What a model may have beyond a plain Llama."""
-
 BackEnd = Literal["numba", "torch", "jax", "triton"]
 _EVERYWHERE: tuple[BackEnd, ...] = ("numba", "torch", "jax", "triton")
 _NOT_TRITON: tuple[BackEnd, ...] = ("numba", "torch", "jax")
-FEATURES: dict[Feature, tuple[BackEnd, ...]] = {
-    "biases of q, k and v": _EVERYWHERE,
-    "a bias of attention's output": ("numba", "torch"),
-    "norms of the heads of q and k": _EVERYWHERE,
-    "norms across the heads of q and k": _NOT_TRITON,
-    "norms after each branch": _NOT_TRITON,
-    "branches without a norm before them": _NOT_TRITON,
-    "GELU": _NOT_TRITON,
-    "a clamped activation": ("numba", "torch"),
-    "scaled rotary embeddings": _EVERYWHERE,
-    "rotary embeddings of a part of each head": _NOT_TRITON,
-    "layers without rotary embeddings": _EVERYWHERE,
-    "rotary embeddings that differ by layer": _EVERYWHERE,
-    "a sliding window": _EVERYWHERE,
-    "sliding windows that differ by layer": _EVERYWHERE,
-    "an attention scale of its own": _NOT_TRITON,
-    "capped scores": _NOT_TRITON,
-    "capped logits": _NOT_TRITON,
-    "attention sinks": ("numba", "torch"),
-    "scaled embeddings": _NOT_TRITON,
-    "scaled branches": _NOT_TRITON,
-    "scaled logits": _NOT_TRITON,
-    "experts": ("numba", "torch"),
-    "attention in both directions": (),  # of models that embed, see `encoder.decoder_network`
+_NUMBA_AND_TORCH: tuple[BackEnd, ...] = ("numba", "torch")
+
+
+class Feature(NamedTuple):
+    """What a model may have beyond a plain Llama."""
+
+    back_ends: tuple[BackEnd, ...]  # those that compute it
+    is_in: Callable[[ModelConfig], bool]
+
+
+FEATURES: dict[str, Feature] = {
+    "biases of q, k and v": Feature(_EVERYWHERE, lambda c: c.attention_bias),
+    "a bias of attention's output": Feature(_NUMBA_AND_TORCH, lambda c: c.output_bias),
+    "norms of the heads of q and k": Feature(_EVERYWHERE, lambda c: c.qk_norm == "head"),
+    "norms across the heads of q and k": Feature(_NOT_TRITON, lambda c: c.qk_norm == "whole"),
+    "norms after each branch": Feature(_NOT_TRITON, lambda c: c.norms_after),
+    "branches without a norm before them": Feature(_NOT_TRITON, lambda c: not c.norms_before),
+    "GELU": Feature(_NOT_TRITON, lambda c: c.activation == "gelu_tanh"),
+    "a clamped activation": Feature(_NUMBA_AND_TORCH, lambda c: c.activation == "clamped"),
+    "scaled rotary embeddings": Feature(
+        _EVERYWHERE, lambda c: any(r.multipliers or r.amplitude != 1 for r in c.ropes)
+    ),
+    "rotary embeddings of a part of each head": Feature(
+        _NOT_TRITON, lambda c: c.rotated != c.head_dim
+    ),
+    "layers without rotary embeddings": Feature(
+        _EVERYWHERE, lambda c: any(each.rope is None for each in c.layers)
+    ),
+    "rotary embeddings that differ by layer": Feature(_EVERYWHERE, lambda c: len(c.ropes) > 1),
+    "a sliding window": Feature(_EVERYWHERE, lambda c: c.windows != [None]),
+    "sliding windows that differ by layer": Feature(_EVERYWHERE, lambda c: len(c.windows) > 1),
+    "an attention scale of its own": Feature(
+        _NOT_TRITON, lambda c: c.attention_scale not in (None, c.head_dim**-0.5)
+    ),
+    "capped scores": Feature(_NOT_TRITON, lambda c: c.score_cap is not None),
+    "capped logits": Feature(_NOT_TRITON, lambda c: c.logit_cap is not None),
+    "attention sinks": Feature(_NUMBA_AND_TORCH, lambda c: c.attention_sinks),
+    "scaled embeddings": Feature(_NOT_TRITON, lambda c: c.embedding_scale != 1),
+    "scaled branches": Feature(_NOT_TRITON, lambda c: c.residual_scale != 1),
+    "scaled logits": Feature(_NOT_TRITON, lambda c: c.logit_scale != 1),
+    "experts": Feature(_NUMBA_AND_TORCH, lambda c: any(each.has_experts for each in c.layers)),
+    # of models that embed, see `encoder.decoder_network`
+    "attention in both directions": Feature((), lambda c: c.is_bidirectional),
 }
-"""The back ends that have each. Others refuse a model by the feature's name when they open it.
+"""By name. Back ends without one refuse a model by the feature's name when they open it.
 
 `torch` is Torch without Triton's kernels, on a CPU or where a device has none.
 """
@@ -161,18 +153,8 @@ class ModelConfig:
     is_bidirectional: bool = False  # a token sees those behind it too (EmbeddingGemma)
 
     def __post_init__(self) -> None:
-        for name in (
-            "num_layers",
-            "hidden_size",
-            "num_heads",
-            "num_kv_heads",
-            "head_dim",
-            "intermediate_size",
-            "vocab_size",
-            "max_context",
-        ):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        _check_counts(self, "num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim")
+        _check_counts(self, "intermediate_size", "vocab_size", "max_context")
         if self.num_heads % self.num_kv_heads:
             raise ConfigError(
                 f"num_heads ({self.num_heads}) must be a multiple of num_kv_heads "
@@ -211,42 +193,16 @@ class ModelConfig:
         return list(dict.fromkeys(layer.window for layer in self.layers))
 
     @property
-    def features(self) -> frozenset[Feature]:
-        """Return what the model has beyond a plain Llama."""
-        ropes, windows = self.ropes, self.windows
-        has: dict[Feature, bool] = {
-            "biases of q, k and v": self.attention_bias,
-            "a bias of attention's output": self.output_bias,
-            "norms of the heads of q and k": self.qk_norm == "head",
-            "norms across the heads of q and k": self.qk_norm == "whole",
-            "norms after each branch": self.norms_after,
-            "branches without a norm before them": not self.norms_before,
-            "GELU": self.activation == "gelu_tanh",
-            "a clamped activation": self.activation == "clamped",
-            "scaled rotary embeddings": any(r.multipliers or r.amplitude != 1 for r in ropes),
-            "rotary embeddings of a part of each head": self.rotated != self.head_dim,
-            "layers without rotary embeddings": any(each.rope is None for each in self.layers),
-            "rotary embeddings that differ by layer": len(ropes) > 1,
-            "a sliding window": windows != [None],
-            "sliding windows that differ by layer": len(windows) > 1,
-            "an attention scale of its own": self.attention_scale
-            not in (None, self.head_dim**-0.5),
-            "capped scores": self.score_cap is not None,
-            "capped logits": self.logit_cap is not None,
-            "attention sinks": self.attention_sinks,
-            "scaled embeddings": self.embedding_scale != 1,
-            "scaled branches": self.residual_scale != 1,
-            "scaled logits": self.logit_scale != 1,
-            "experts": any(layer.has_experts for layer in self.layers),
-            "attention in both directions": self.is_bidirectional,
-        }
-        return frozenset(feature for feature, is_there in has.items() if is_there)
+    def features(self) -> frozenset[str]:
+        """Return the names of what the model has beyond a plain Llama."""
+        return frozenset(name for name, feature in FEATURES.items() if feature.is_in(self))
 
     def check_features(self, back_end: BackEnd) -> None:
         """Raise ConfigError, naming them, for features that a back end does not have."""
-        self.check_known([each for each in FEATURES if back_end in FEATURES[each]], back_end)
+        known = [name for name, feature in FEATURES.items() if back_end in feature.back_ends]
+        self.check_known(known, back_end)
 
-    def check_known(self, known: Collection[Feature], by: str) -> None:
+    def check_known(self, known: Collection[str], by: str) -> None:
         """Raise ConfigError, naming them, for features that are not among the known."""
         if lacking := sorted(self.features.difference(known)):
             raise ConfigError(
@@ -288,12 +244,16 @@ class EngineConfig:
     pin_share: float = PIN_SHARE  # of the pool's blocks, that a tenant may pin; see `pins`
 
     def __post_init__(self) -> None:
-        for name in ("max_running", "max_waiting", "max_step_tokens"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        _check_counts(self, "max_running", "max_waiting", "max_step_tokens")
         if not self.max_gap_seconds >= 0:
             raise ConfigError(f"max_gap_seconds must not be negative, got {self.max_gap_seconds}")
         if not 0 <= self.pin_share <= 1:
             raise ConfigError(f"pin_share must be from 0 to 1, got {self.pin_share}")
         if self.max_draft_tokens < 0:
             raise ConfigError(f"max_draft_tokens must not be negative, got {self.max_draft_tokens}")
+
+
+def _check_counts(config: object, *names: str) -> None:
+    for name in names:
+        if getattr(config, name) < 1:
+            raise ConfigError(f"{name} must be at least 1, got {getattr(config, name)}")

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from skerry.runners import RUNNERS
-from skerry_core.config import FEATURES, BackEnd, Feature
+from skerry_core.config import FEATURES, BackEnd
 
 PAGE = (Path(__file__).parents[2] / "docs" / "runners.md").read_text()
 TABLE = PAGE[PAGE.index("| beyond a plain Llama |") :].partition("\n\n")[0]
@@ -32,10 +32,10 @@ def test_pages_that_list_the_kinds_list_all(page: str) -> None:
 
 
 def test_every_feature_has_a_row() -> None:
-    assert tuple(ROWS) == get_args(Feature) == tuple(FEATURES)
+    assert tuple(ROWS) == tuple(FEATURES)
 
 
-@pytest.mark.parametrize("feature", get_args(Feature))
-def test_a_back_end_has_what_the_table_says(feature: Feature) -> None:
-    have = FEATURES[feature]
+@pytest.mark.parametrize("feature", FEATURES)
+def test_a_back_end_has_what_the_table_says(feature: str) -> None:
+    have = FEATURES[feature].back_ends
     assert ROWS[feature].split(" | ") == ["yes" if each in have else "no" for each in BACK_ENDS]

@@ -12,7 +12,7 @@ import numpy as np
 from numba import types
 
 from skerry_core import exact_math
-from skerry_core.config import Feature, LayerConfig, ModelConfig
+from skerry_core.config import LayerConfig, ModelConfig
 from skerry_core.encoder import decoder_forward, forward, ops
 from skerry_core.encoder.network import packed
 from skerry_core.kernels import simd
@@ -29,7 +29,7 @@ from skerry_core.runners.kernel_cache import KernelSet
 from skerry_core.weights.tensors import FileTensor, Float32, WeightsError, dequantize
 
 EMBEDDERS = ("llama", "mistral", "qwen2", "qwen3", "gemma3_text")  # config.json's `model_type`
-KNOWN: frozenset[Feature] = frozenset(
+KNOWN: frozenset[str] = frozenset(
     {
         "biases of q, k and v",
         "norms of the heads of q and k",

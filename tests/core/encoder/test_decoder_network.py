@@ -16,7 +16,7 @@ from tests.core.random_embedders import EMBEDDERS, WORDS, pooled, write_embedder
 from tests.core.random_encoders import KERNELS
 from tests.core.random_models import alike
 
-from skerry_core.config import ConfigError, Feature, ModelConfig
+from skerry_core.config import ConfigError, ModelConfig
 from skerry_core.encoder import decoder_network
 from skerry_core.encoder.decoder_network import KNOWN, DecoderNetwork
 from skerry_core.encoder.encoder import Encoder, Pooling
@@ -85,7 +85,7 @@ def test_bits_are_the_same_alone_and_in_any_batch(saved: Saved) -> None:
 
 # --- every feature matters -----------------------------------------------------------------------
 
-WITHOUT: dict[Feature, Callable[[ModelConfig], ModelConfig]] = {
+WITHOUT: dict[str, Callable[[ModelConfig], ModelConfig]] = {
     "biases of q, k and v": lambda c: replace(c, attention_bias=False),
     "norms of the heads of q and k": lambda c: replace(c, qk_norm=None),
     "norms after each branch": lambda c: replace(c, norms_after=False),

@@ -93,7 +93,7 @@ def test_what_transformers_saves_is_what_is_run_in_jax_too(saved: Saved) -> None
 def check_run(saved: Saved, kind: str) -> None:
     """In chunks, over blocks that are not in order."""
     features = sorted(saved.config.features)
-    if lacking := [each for each in features if BACK_ENDS[kind] not in FEATURES[each]]:
+    if lacking := [each for each in features if BACK_ENDS[kind] not in FEATURES[each].back_ends]:
         with pytest.raises(ConfigError, match=f"needs {', '.join(lacking)}: not supported by"):
             KINDS[kind].open(saved.folder, **SIZES)
         return

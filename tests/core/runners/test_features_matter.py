@@ -24,7 +24,7 @@ from tests.core.runners.saved_family import TOKENS, Saved, config_of, save
 
 from skerry_core.batch import Float32
 from skerry_core.blocks import blocks_for
-from skerry_core.config import FEATURES, BackEnd, Feature, ModelConfig
+from skerry_core.config import FEATURES, BackEnd, ModelConfig
 from skerry_core.kernels.jax import weights as jax_weights
 from skerry_core.kernels.simd.targets import choose_target, name_of
 from skerry_core.kernels.torch.decoder import assemble
@@ -44,7 +44,7 @@ from skerry_core.weights.tensors import FileTensor
 Tensors = Mapping[str, Float32]
 BOUND = 3e-5  # nats: three times what `test_families` lets any token of any back end differ by
 
-WITHOUT: dict[Feature, Callable[[ModelConfig], ModelConfig]] = {
+WITHOUT: dict[str, Callable[[ModelConfig], ModelConfig]] = {
     "biases of q, k and v": lambda c: replace(c, attention_bias=False),
     "a bias of attention's output": lambda c: replace(c, output_bias=False),
     "norms of the heads of q and k": lambda c: replace(c, qk_norm=None),
@@ -161,7 +161,7 @@ def divergence(
 
 
 def runs(config: ModelConfig, back_end: BackEnd) -> bool:
-    return all(back_end in FEATURES[each] for each in config.features)
+    return all(back_end in FEATURES[each].back_ends for each in config.features)
 
 
 # --- what is shown --------------------------------------------------------------------------------
@@ -173,10 +173,10 @@ def test_every_feature_is_of_a_family_that_is_compared_on_every_back_end_that_ha
     configs = [config_of(family) for family in FAMILIES.values()]
     for back_end in OPEN:
         compared = {each for c in configs if runs(c, back_end) for each in c.features}
-        assert compared == {name for name, ends in FEATURES.items() if back_end in ends}
+        assert compared == {name for name, each in FEATURES.items() if back_end in each.back_ends}
     embed = {each for e in EMBEDDERS.values() for each in e.config}
     assert "use_bidirectional_attention" in embed  # of models that embed alone
-    assert FEATURES["attention in both directions"] == ()
+    assert FEATURES["attention in both directions"].back_ends == ()
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
