@@ -37,6 +37,11 @@ _DISTILLED = (
     (re.compile(r"\.ffn\.lin2\."), ".output.dense."),
     (re.compile(r"\.output_layer_norm\."), ".output.LayerNorm."),
 )
+# Modules of a layer after Q, K and V.
+_LAYER = (
+    *("attention.output.dense", "attention.output.LayerNorm"),
+    *("intermediate.dense", "output.dense", "output.LayerNorm"),
+)
 _HEAD = re.compile(r"(pooler|pre_classifier|classifier)\..*")
 # Names of a head's two matrices: the first is followed by tanh, in DistilBERT by a ReLU.
 _HEADS = {
@@ -45,24 +50,6 @@ _HEADS = {
     "xlm-roberta": ("classifier.dense", "classifier.out_proj"),
     "distilbert": ("pre_classifier", "classifier"),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncoderLayer:
-    """One layer's weights; matrices are [outputs, inputs], Q above K above V in `qkv`."""
-
-    qkv: Float32
-    qkv_bias: Float32
-    out: Float32
-    out_bias: Float32
-    out_gamma: Float32
-    out_beta: Float32
-    up: Float32
-    up_bias: Float32
-    down: Float32
-    down_bias: Float32
-    down_gamma: Float32
-    down_beta: Float32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,28 +115,18 @@ class BertFile:
         """Return f32[2, hidden]: scale and shift of the embeddings' norm."""
         return np.stack([self._get(f"embeddings.LayerNorm.{kind}") for kind in ("weight", "bias")])
 
-    def layer(self, index: int) -> EncoderLayer:
-        """Return one layer's weights in fp32, copied."""
-        prefix = f"encoder.layer.{index}."
+    def layer(self, index: int) -> list[Float32]:
+        """Return one layer's weights in fp32, copied, in the order of `forward`'s fields.
 
-        def get(name: str) -> Float32:
-            return self._get(prefix + name)
-
-        kinds = ("query", "key", "value")
-        return EncoderLayer(
-            qkv=np.concatenate([get(f"attention.self.{kind}.weight") for kind in kinds]),
-            qkv_bias=np.concatenate([get(f"attention.self.{kind}.bias") for kind in kinds]),
-            out=get("attention.output.dense.weight"),
-            out_bias=get("attention.output.dense.bias"),
-            out_gamma=get("attention.output.LayerNorm.weight"),
-            out_beta=get("attention.output.LayerNorm.bias"),
-            up=get("intermediate.dense.weight"),
-            up_bias=get("intermediate.dense.bias"),
-            down=get("output.dense.weight"),
-            down_bias=get("output.dense.bias"),
-            down_gamma=get("output.LayerNorm.weight"),
-            down_beta=get("output.LayerNorm.bias"),
-        )
+        Matrices are [outputs, inputs], the first has Q above K above V.
+        """
+        names = [[f"attention.self.{kind}" for kind in ("query", "key", "value")]]
+        names += [[name] for name in _LAYER]
+        return [
+            np.concatenate([self._get(f"encoder.layer.{index}.{name}.{part}") for name in together])
+            for together in names
+            for part in ("weight", "bias")
+        ]
 
     def head(self) -> ClassifierHead:
         """Return the head for classification. Raises WeightsError when there is none."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import numpy as np
 
 from skerry_core import exact_math
 from skerry_core.encoder import classifier, forward, ops
-from skerry_core.encoder.bert import BertFile, EncoderLayer
+from skerry_core.encoder.bert import BertFile
 from skerry_core.encoder.network import packed
 from skerry_core.kernels import simd
 from skerry_core.kernels.simd.aliases import Int32, Int64
@@ -86,11 +84,9 @@ class _PackedBert:
         self.positions = np.ascontiguousarray(file.positions())
         self.norm = np.ascontiguousarray(file.norm())
         self.head = file.head() if file.num_classes else None
-        self._arrays: list[list[Float32]] = []  # what `layers` points into
-        for index in range(file.config.num_hidden_layers):
-            layer = file.layer(index)
-            names = [field.name for field in fields(EncoderLayer)]
-            self._arrays.append([packed(getattr(layer, name)) for name in names])
+        layers = range(file.config.num_hidden_layers)
+        # What `layers` points into.
+        self._arrays = [[packed(each) for each in file.layer(index)] for index in layers]
         self.layers = np.array(
             [[address(each) for each in arrays] for arrays in self._arrays], np.int64
         )

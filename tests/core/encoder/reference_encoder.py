@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skerry_core.encoder.bert import BertFile, ClassifierHead, EncoderLayer
+from skerry_core.encoder.bert import BertFile, ClassifierHead
 
 Float64 = NDArray[np.float64]
 
@@ -59,13 +59,17 @@ def encode(file: BertFile, token_ids: list[int], second: int | None = None) -> F
     return hidden
 
 
-def _layer(hidden: Float64, layer: EncoderLayer, head_dim: int, epsilon: float) -> Float64:
-    context = attend(hidden @ layer.qkv.T + layer.qkv_bias, head_dim)
-    attended = context @ layer.out.T + layer.out_bias + hidden
-    hidden = layer_norm(attended, layer.out_gamma, layer.out_beta, epsilon)
-    inner = gelu(hidden @ layer.up.T + layer.up_bias)
-    down = inner @ layer.down.T + layer.down_bias + hidden
-    return layer_norm(down, layer.down_gamma, layer.down_beta, epsilon)
+def _layer(
+    hidden: Float64, layer: list[NDArray[np.float32]], head_dim: int, epsilon: float
+) -> Float64:
+    qkv, qkv_bias, out, out_bias, out_gamma, out_beta, *feed_forward = layer
+    up, up_bias, down, down_bias, down_gamma, down_beta = feed_forward
+    context = attend(hidden @ qkv.T + qkv_bias, head_dim)
+    attended = context @ out.T + out_bias + hidden
+    hidden = layer_norm(attended, out_gamma, out_beta, epsilon)
+    inner = gelu(hidden @ up.T + up_bias)
+    lowered = inner @ down.T + down_bias + hidden
+    return layer_norm(lowered, down_gamma, down_beta, epsilon)
 
 
 def pool(hidden: NDArray[Any], pooling: str, *, normalize: bool) -> Float64:
