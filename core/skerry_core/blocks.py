@@ -40,11 +40,6 @@ Digest = bytes
 class OutOfBlocks(Exception):
     """Fewer idle blocks than requested. Never leaves the scheduler."""
 
-    def __init__(self, needed: int, available: int) -> None:
-        super().__init__(f"{needed} blocks needed, {available} idle")
-        self.needed = needed
-        self.available = available
-
 
 def root_digest(model_key: bytes, cache_key: bytes) -> Digest:
     """Return the parent of a sequence's first block. `model_key` names the model and its tokenizer.
@@ -146,7 +141,7 @@ class BlockPool:
         Raises OutOfBlocks.
         """
         if n > self.num_idle:
-            raise OutOfBlocks(n, self.num_idle)
+            raise OutOfBlocks(f"{n} blocks needed, {self.num_idle} idle")
         blocks = [self._next_idle() for _ in range(n)]
         for block in blocks:
             self._refs[block] = 1
@@ -261,11 +256,6 @@ class BlockPool:
             if (digest := self._digest[block]) is not None:
                 yield block, digest
 
-    def sealed_digests(self) -> list[Digest]:
-        """Return every digest that can be matched now: the snapshot that `drain_changes`
-        continues."""
-        return list(self._sealed)
-
     def drain_changes(self) -> CacheChanges:
         """Return net changes of the sealed digests since the last call, for a prefix directory."""
         changes, self._changes = self._changes, {}
@@ -279,17 +269,3 @@ class BlockPool:
             del self._changes[digest]  # back to what the last drain reported
         else:
             self._changes[digest] = sealed
-
-    def sanity_check(self) -> None:
-        """Raise AssertionError unless the rules of the house hold. For tests: O(num_blocks)."""
-        idle = {block for block, refs in enumerate(self._refs) if refs == 0}
-        if min(self._refs) < 0 or idle != {*self._idle, *self._idle_pinned}:
-            raise AssertionError("idle blocks are not those without references")
-        named = {d: block for block, d in enumerate(self._digest) if d is not None}
-        if named != self._sealed:
-            raise AssertionError("digests of blocks and blocks of digests disagree")
-        if any(block not in self._pinned for block in self._idle_pinned):
-            raise AssertionError("a block without a pin stands among the pinned ones")
-        cached = [self._digest[b] is not None for b in (*self._idle, *self._idle_pinned)]
-        if sum(cached) != self._idle_sealed or cached != sorted(cached):
-            raise AssertionError("idle blocks without a digest must come before cached ones")

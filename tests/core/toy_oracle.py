@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from bench.subjects.requests import Reasoning, Request, SamplingParams
 from bench.subjects.samples import samples_of
+from tests.core.kv.sane_pools import check_pool
 
 from skerry_core.batch import SamplingBatch
 from skerry_core.engine.engine import Engine
@@ -164,7 +165,7 @@ def run(engine: Engine, max_steps: int = 10_000) -> dict[str, Answer]:
         max_steps -= 1
         for output in engine.step():
             answers.setdefault(output.request_id, Answer()).add(output)
-        engine.pool.sanity_check()
+        check_pool(engine.pool)
     assert engine.pool.num_used == 0
     return answers
 

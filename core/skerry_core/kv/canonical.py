@@ -138,11 +138,6 @@ def admit(runner: ModelRunner, place: int, block: KVBlock) -> None:
         runner.admit_block(place, block.data)
 
 
-def export_block(runner: ModelRunner, block: int, dtype: KVDtype) -> KVArray:
-    """Copy of a block in `dtype`. Raises KVRangeError."""
-    return convert(runner.export_block(block), runner.kv_format.dtype, dtype)
-
-
 def adopt_block(runner: ModelRunner, pool: BlockPool, block: KVBlock) -> bool:
     """Make a transferred block, full and of a name that the caller has checked, a part of the
     prefix cache.

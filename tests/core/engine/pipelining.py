@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from bench.subjects.requests import Request
 from numpy.typing import NDArray
+from tests.core.kv.sane_pools import check_pool
 from tests.core.toy_oracle import Answer
 
 from skerry_core.batch import Float32, ForwardBatch, StepResult
@@ -130,7 +131,7 @@ def step_on(engine: Engine, given: dict[str, Given]) -> None:
         one.answer.add(output)
         one.kv += output.kv
         one.begins += output.begun is not None
-    engine.pool.sanity_check()
+    check_pool(engine.pool)
 
 
 def undivided(one: Request) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ from bench.subjects.requests import Request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.engine.toy_engine import SAMPLED, STYLES, make_engine, mixed_requests, run_one
+from tests.core.kv.sane_pools import check_pool
 from tests.core.toy_oracle import Answer, expected, request, run
 from tests.properties import examples
 
@@ -175,7 +176,7 @@ def test_any_mix_gives_each_request_its_own_tokens(
             engine.abort(id)
         for output in engine.step():
             answers[output.request_id].add(output)
-        engine.pool.sanity_check()
+        check_pool(engine.pool)
         step += 1
 
     for i, (delay, style, length, salt, tokens, priority, tenant, life) in enumerate(plans):

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from bench.subjects.requests import Request, SamplingParams
+from tests.core.kv.sane_pools import check_pool
 
 from skerry_core.batch import ForwardBatch
 from skerry_core.config import BLOCK_SIZE, EngineConfig
@@ -73,7 +74,7 @@ def test_the_decode_engine_only_decodes(length: int) -> None:
     assert usage is not None
     assert usage.cached_tokens == length - 1
     assert engine.pool.num_used == 0
-    engine.pool.sanity_check()
+    check_pool(engine.pool)
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -123,7 +124,7 @@ def test_a_full_pool_computes_again_instead() -> None:
     outputs = run(engine)[2]
     tokens = [t for output in outputs if output.request_id == "r" for t in output.token_ids]
     assert first + tokens == oracle(request(200).prompt_ids, 20)
-    engine.pool.sanity_check()
+    check_pool(engine.pool)
 
 
 def test_another_dtype_is_converted() -> None:
@@ -175,7 +176,7 @@ def test_a_block_that_the_runner_refuses_costs_computing_from_there(wrong: int) 
     tokens, _, _ = run(engine)
     assert first + tokens == oracle(request(200).prompt_ids, 20)
     assert sum(steps) == 19 + 200 - wrong * BLOCK_SIZE
-    engine.pool.sanity_check()
+    check_pool(engine.pool)
 
 
 def test_what_arrives_does_not_push_out_what_stands_before_it() -> None:

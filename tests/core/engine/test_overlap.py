@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.core.byte_grammars import compiled, text
 from tests.core.engine.lagging import LaggingRunner, answers, engine_over, lagging
 from tests.core.engine.toy_engine import STYLES
+from tests.core.kv.sane_pools import check_pool
 from tests.core.runners.runner_suite import (
     answers_of,
     requests_that_outgrow_five_blocks,
@@ -213,7 +214,7 @@ def test_whoever_comes_and_goes(
                 engine.abort(str(index))
         for output in engine.step():
             told[output.request_id].add(output)
-        engine.pool.sanity_check()
+        check_pool(engine.pool)
     for id_, answer in run(engine).items():
         told[id_] = Answer(
             told[id_].token_ids + answer.token_ids, told[id_].logprobs + answer.logprobs,

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 from bench.subjects.requests import Request, SamplingParams
+from tests.core.kv.sane_pools import check_pool
 
 from skerry_core.config import BLOCK_SIZE, EngineConfig
 from skerry_core.engine.engine import Engine
@@ -65,7 +66,7 @@ class Client:
             for output in self.engine.step():
                 said += output.token_ids
                 if output.usage is not None:
-                    self.engine.pool.sanity_check()
+                    check_pool(self.engine.pool)
                     return said, output.usage
 
     def press(self, random: Random, num_blocks: int) -> None:

@@ -10,6 +10,7 @@ from bench.subjects.requests import Request
 from tests.core.byte_grammars import END, compiled
 from tests.core.engine.drafting import draft_true_tokens, speculator_of
 from tests.core.engine.toy_engine import STYLES, make_engine, mixed_requests, run_one
+from tests.core.kv.sane_pools import check_pool
 from tests.core.toy_oracle import VOCAB, Answer, expected, request, run
 
 from skerry_core.config import ConfigError, EngineConfig
@@ -89,7 +90,7 @@ def test_aborted_between_any_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         while engine.has_work:
             for output in engine.step():
                 answers[output.request_id].add(output)
-            engine.pool.sanity_check()
+            check_pool(engine.pool)
         assert answers["s"] == expected(survivor)
         cut = answers["doomed"].token_ids
         assert cut == expected(doomed).token_ids[: len(cut)]

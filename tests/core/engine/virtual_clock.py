@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from itertools import count
 
 from bench.subjects.requests import Request, SamplingParams
+from tests.core.kv.sane_pools import check_pool
 
 from skerry_core.blocks import BlockPool, blocks_for
 from skerry_core.config import BLOCK_SIZE
@@ -92,7 +93,7 @@ class Sim:
             for row in rows:
                 self.service[row.sequence.request.tenant] += SECONDS_PER_TOKEN * row.num_tokens
                 self.finish(row)
-        self.pool.sanity_check()
+        check_pool(self.pool)
         return {row.sequence: row for row in rows}
 
     def finish(self, row: PlannedRow) -> None:

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.engine.test_handover import VOCABULARY, oracle, request, run, toy_engine
 from tests.core.host_device import DeviceToyRunner, HostDevice, HostDriver, bytes_at
+from tests.core.kv.sane_pools import check_pool
 
 from skerry_core.config import EngineConfig
 from skerry_core.device_pages import FIRST_PAGE, HANDLE_BYTES, DevicePage, DevicePages, PeerPages
@@ -167,7 +168,7 @@ def answered(engine: Engine, first: list[int], kv: list[KVBlock]) -> bool:
     engine.add(request(200, kv=tuple(kv), output_ids=tuple(first)).sequence())
     kv.clear()
     tokens, _, _ = run(engine)
-    engine.pool.sanity_check()
+    check_pool(engine.pool)
     return first + tokens == oracle(request(200).prompt_ids, 20)
 
 

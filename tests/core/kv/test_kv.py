@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from tests.core.kv.sane_pools import check_pool
 from tests.core.toy_oracle import expected, request, run
 
 from skerry_core.blocks import BlockPool, chain_digests, root_digest
@@ -14,7 +15,6 @@ from skerry_core.kv.canonical import (
     KVRangeError,
     adopt_block,
     convert,
-    export_block,
     export_blocks,
     from_float32,
     kv_dtype,
@@ -95,7 +95,8 @@ def test_a_transferred_block_is_a_cache_hit(source: KVDtype, target: KVDtype) ->
     blocks = sender.pool.acquire(digests)
     assert len(blocks) == 3
     for block, digest in zip(blocks, digests, strict=True):
-        data = export_block(sender.runner, block, "float32")
+        own = sender.runner.export_block(block)
+        data = convert(own, sender.runner.kv_format.dtype, "float32")
         assert data.shape == sender.runner.kv_format.shape
         arrived = KVBlock(digest, BLOCK_SIZE, data, "float32")
         assert adopt_block(receiver.runner, receiver.pool, arrived)
@@ -140,7 +141,7 @@ def test_a_refused_block_leaves_the_pool_as_it_was() -> None:
     with pytest.raises(KVRangeError):
         adopt_block(runner, pool, KVBlock(DIGEST, BLOCK_SIZE, huge, "float32"))
     assert (pool.num_used, pool.match([DIGEST])) == (0, 0)
-    pool.sanity_check()
+    check_pool(pool)
 
 
 def test_dtypes_are_little_endian() -> None:

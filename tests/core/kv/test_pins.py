@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from bench.subjects.requests import Request, SamplingParams
 from tests.clock import Clock
+from tests.core.kv.sane_pools import check_pool
 
 from skerry_core.blocks import BlockPool
 from skerry_core.config import BLOCK_SIZE, EngineConfig
@@ -41,7 +42,7 @@ def test_pinned_blocks_are_forgotten_last() -> None:
     assert (pool.num_idle, pool.num_pinned) == (2, 2)
     pool.allocate(1)  # there is no other room
     assert pool.num_pinned == 1
-    pool.sanity_check()
+    check_pool(pool)
 
 
 def test_after_its_time_a_block_is_as_any_other() -> None:
@@ -55,7 +56,7 @@ def test_after_its_time_a_block_is_as_any_other() -> None:
     assert pool.match(NAMES[:2]) == 2
     cached(pool, NAMES[2:18])
     assert pool.match(NAMES[:2]) == 0
-    pool.sanity_check()
+    check_pool(pool)
 
 
 def test_a_pinned_block_can_be_used_and_comes_back() -> None:
@@ -65,11 +66,11 @@ def test_a_pinned_block_can_be_used_and_comes_back() -> None:
     blocks = pool.acquire(NAMES[:1])
     pool.expire_pins(10.0)  # in use meanwhile
     pool.release(blocks)
-    pool.sanity_check()
+    check_pool(pool)
     blocks = pool.acquire(NAMES[:1])
     pin(pool, NAMES[:1], 20.0)  # in use
     pool.release(blocks)
-    pool.sanity_check()
+    check_pool(pool)
     pool.allocate(15)
     assert pool.match(NAMES[:1]) == 1
 
@@ -90,7 +91,7 @@ def test_beyond_a_tenants_share_its_oldest_prompt_lapses_from_its_end() -> None:
     assert pin(pool, NAMES[20:21], 10.0).lapsed == (3,)  # before those that were pinned later
     pool.expire_pins(10.0)
     assert pool.num_pinned == 3
-    pool.sanity_check()
+    check_pool(pool)
 
 
 def test_one_tenants_pins_never_end_anothers() -> None:
@@ -104,7 +105,7 @@ def test_one_tenants_pins_never_end_anothers() -> None:
     pool.expire_pins(10.0)
     assert pool.num_pinned == 4
     assert pin(pool, NAMES[24:32], 30.0, b"four").lapsed == (3, 2, 1, 0)
-    pool.sanity_check()
+    check_pool(pool)
 
 
 @pytest.mark.parametrize(("share", "most"), [(0.5, 16), (1.0, 32), (0.0, 0)])

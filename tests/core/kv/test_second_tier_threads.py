@@ -18,6 +18,7 @@ from tests.core.kv.file_tiers import (
     restored,
     tier_of,
 )
+from tests.core.kv.sane_pools import check_pool
 from tests.core.mid_write import kill_in_mid_write
 from tests.core.toy_oracle import VOCAB, expected
 
@@ -64,7 +65,7 @@ class Bench:
         self.file.opened.set()
         self.worker.close()
         assert self.engine.pool.num_used == 0
-        self.engine.pool.sanity_check()
+        check_pool(self.engine.pool)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from tokenizers import Tokenizer
 
 from skerry_core.batch import Float32
 from skerry_core.config import BLOCK_SIZE
-from skerry_core.kv.canonical import convert, export_block
+from skerry_core.kv.canonical import convert
 from skerry_core.request import KVBlock
 from skerry_core.runner import ModelRunner
 from skerry_core.runners.jax.jax_runner import JaxRunner
@@ -62,7 +62,7 @@ def decode_after(
     there, here = list(range(count))[::-1], [list(range(1, count + 1)), list(range(7, 7 + count))]
     teacher_forced(prefill, tokens[:split], (split - 20, 20), there)
     dtype = prefill.kv_format.dtype
-    exported = [export_block(prefill, block, dtype) for block in there[: -(-split // BLOCK_SIZE)]]
+    exported = [prefill.export_block(block) for block in there[: -(-split // BLOCK_SIZE)]]
     for index, data in enumerate(exported):
         for table in here:
             decode.admit_block(table[index], convert(data, dtype, decode.kv_format.dtype))

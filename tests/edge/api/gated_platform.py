@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import httpx
+from tests.core.kv.sane_pools import check_pool
 from tests.edge.byte_text import CONTEXT, ByteText
 from tests.edge.scripted_region import MODEL
 from tests.edge.serving import serving
@@ -93,7 +94,7 @@ class Platform:
         eventually(lambda: self.edge.metrics.running.value == 0)
         eventually(lambda: not self.engine.has_work)
         assert self.engine.statistics().blocks_used == 0
-        self.engine.pool.sanity_check()
+        check_pool(self.engine.pool)
 
 
 def platform(folder: Path) -> Generator[Platform]:
