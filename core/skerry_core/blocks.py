@@ -85,6 +85,28 @@ class CacheChanges:
     evicted: tuple[Digest, ...]
 
 
+class ChangeLog:
+    """Which digests came and went since the last drain, net: what did both is not there."""
+
+    def __init__(self) -> None:
+        self._is_here: dict[Digest, bool] = {}
+
+    def note(self, digest: Digest, *, is_here: bool) -> None:
+        """Keep that a digest came or went."""
+        if self._is_here.get(digest) is (not is_here):
+            del self._is_here[digest]  # back to what the last drain reported
+        else:
+            self._is_here[digest] = is_here
+
+    def drain(self) -> CacheChanges:
+        """Return the changes since the last drain, and forget them."""
+        changes, self._is_here = self._is_here, {}
+        return CacheChanges(
+            tuple(digest for digest, is_here in changes.items() if is_here),
+            tuple(digest for digest, is_here in changes.items() if not is_here),
+        )
+
+
 class BlockPool:
     """References, idle blocks and the prefix cache of `num_blocks` blocks.
 
@@ -109,8 +131,8 @@ class BlockPool:
         self._pins = Pins(num_blocks, pin_share)
         self._pinned = self._pins.blocks
         self._idle_sealed = 0
-        # Net changes since the last drain (True: sealed), so that it never outgrows the pool.
-        self._changes: dict[Digest, bool] = {}
+        # Net, so that it never outgrows the pool.
+        self._changes = ChangeLog()
         self._evicting = evicting
 
     @property
@@ -154,7 +176,7 @@ class BlockPool:
                 self._idle_sealed -= 1
                 self._digest[block] = None
                 del self._sealed[digest]
-                self._note(digest, sealed=False)
+                self._changes.note(digest, is_here=False)
         return blocks
 
     def _next_idle(self) -> int:
@@ -215,7 +237,7 @@ class BlockPool:
             return False
         self._digest[block] = digest
         self._sealed[digest] = block
-        self._note(digest, sealed=True)
+        self._changes.note(digest, is_here=True)
         return True
 
     def pin(self, digests: Iterable[Digest], ends: Sequence[float], owner: bytes) -> PinChange:
@@ -258,14 +280,4 @@ class BlockPool:
 
     def drain_changes(self) -> CacheChanges:
         """Return net changes of the sealed digests since the last call, for a prefix directory."""
-        changes, self._changes = self._changes, {}
-        return CacheChanges(
-            tuple(d for d, sealed in changes.items() if sealed),
-            tuple(d for d, sealed in changes.items() if not sealed),
-        )
-
-    def _note(self, digest: Digest, *, sealed: bool) -> None:
-        if self._changes.get(digest) is (not sealed):
-            del self._changes[digest]  # back to what the last drain reported
-        else:
-            self._changes[digest] = sealed
+        return self._changes.drain()

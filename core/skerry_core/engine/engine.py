@@ -274,7 +274,7 @@ class Engine:
         return self._tally.statistics(
             self.pool,
             self._scheduler,
-            filed=None if self.second_tier is None else self.second_tier.statistics(),
+            filed=self.second_tier,
             output_tokens=self._outputs.num_tokens,
             drafts=self._speculator,
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from skerry_core.blocks import BlockPool
 from skerry_core.engine.scheduler import Scheduler
-from skerry_core.engine.second_tier import SecondTierStatistics
+from skerry_core.engine.second_tier import SecondTier
 from skerry_core.engine.sequence import Sequence
 from skerry_core.engine.speculation import Speculator
 from skerry_core.engine.step_plan import PlannedRow
@@ -88,7 +88,7 @@ class Tally:
         pool: BlockPool,
         scheduler: Scheduler,
         *,
-        filed: SecondTierStatistics | None,
+        filed: SecondTier | None,
         output_tokens: int,
         drafts: Speculator | None,
     ) -> Statistics:
@@ -101,13 +101,13 @@ class Tally:
             blocks_used=pool.num_blocks - idle,
             blocks_cached=cached,
             blocks_free=idle - cached,
-            blocks_filed=0 if filed is None else filed.blocks,
+            blocks_filed=0 if filed is None else filed.num_blocks,
             steps=self.steps,
             computed_tokens=self.computed_tokens,
             output_tokens=output_tokens,
             cache_query_tokens=scheduler.num_cache_query_tokens,
             cache_hit_tokens=scheduler.num_cache_hit_tokens,
-            restored_blocks=0 if filed is None else filed.restored,
+            restored_blocks=0 if filed is None else filed.num_restored,
             preemptions=scheduler.num_preemptions,
             drafted_tokens=0 if drafts is None else drafts.num_drafted,
             accepted_tokens=0 if drafts is None else drafts.num_accepted,

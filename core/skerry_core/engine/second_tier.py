@@ -18,7 +18,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -46,16 +45,6 @@ LEARNING_RATE = 0.2
 OPTIMISM = 0.99  # by which an estimate shrinks each time that it speaks against reading
 
 Blocks = tuple[KVBlock, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SecondTierStatistics:
-    """Counters only grow."""
-
-    blocks: int  # in the file
-    room: int  # blocks that the file can hold
-    restored: int  # counter: blocks read for requests
-    dropped: int  # counter: evicted blocks that were not kept, for lack of time or disk
 
 
 def open_file(
@@ -111,7 +100,7 @@ class SecondTier:
         self._queued = 0  # blocks that the reader still has to look at
         self._read_pace = INITIAL_SECONDS_PER_BYTE
         self._adopt_pace = 0.0  # seconds per byte
-        self._num_restored = self._num_dropped = 0
+        self.num_restored = self._num_dropped = 0
         self.is_empty = not len(file)  # nothing was ever kept: there is nothing to look for
 
     def __contains__(self, digest: Digest) -> bool:
@@ -124,17 +113,17 @@ class SecondTier:
 
     def drain_changes(self) -> CacheChanges:
         """Return net changes of the file's digests since the last call, for a prefix directory."""
-        came, gone = self._file.drain_changes()
-        return CacheChanges(sealed=tuple(came), evicted=tuple(gone))
+        return self._file.drain_changes()
 
     @property
     def bandwidth(self) -> float:
         """Return bytes per second at which blocks have come back of late, adoption included."""
         return 1 / (self._read_pace + self._adopt_pace)
 
-    def statistics(self) -> SecondTierStatistics:
-        file = self._file.statistics()
-        return SecondTierStatistics(file.used, file.slots, self._num_restored, self._num_dropped)
+    @property
+    def num_blocks(self) -> int:
+        """Return those in the file."""
+        return len(self._file)
 
     # --- out -------------------------------------------------------------------------------------
 
@@ -246,7 +235,7 @@ class SecondTier:
                 missed = True
             else:
                 blocks.append(KVBlock(digest, BLOCK_SIZE, data, self._format.dtype))
-        self._num_restored += len(blocks)
+        self.num_restored += len(blocks)
         return tuple(blocks)
 
     def _find(self, digest: Digest) -> KVArray | None:

@@ -28,11 +28,11 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import xxhash
 
+from skerry_core.blocks import CacheChanges, ChangeLog
 from skerry_core.kv.mapped_file import FileTierError, open_mapped
 from skerry_core.pins import PIN_SHARE, Pins
 
@@ -51,15 +51,6 @@ MAX_PIN_SECONDS = 86_400.0
 _Entry = tuple[int, bytes, bytes, float, bytes]
 FilePin = tuple[float, bytes]
 """Seconds that a block stays in the file, and its tenant's cache key."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileTierStatistics:
-    slots: int
-    used: int
-    hits: int
-    misses: int
-    damaged: int  # entries dropped because their checksum differed
 
 
 class FileTier:
@@ -90,12 +81,11 @@ class FileTier:
         self._transfer = threading.Lock()  # held while a block is moved; taken before `_lock`
         self._lock = threading.Lock()  # guards all below, and is held for moments only
         self._by_digest: OrderedDict[bytes, int] = OrderedDict()  # least recently used first
-        self._changes: dict[bytes, bool] = {}  # net, since the last drain (True: came)
+        self._changes = ChangeLog()
         self._free: list[int] = []
         self._sequence = 0
         self._wall_clock = wall_clock
         self._pins = Pins(self._slots, pin_share)
-        self._hits = self._misses = self._damaged = 0
         size = self._payloads + self._slots * self._stride
         self._file, self._table = open_mapped(path, size, self._payloads)
         content = hashlib.blake2b(identity, digest_size=32).digest()
@@ -122,12 +112,10 @@ class FileTier:
         with self._lock:
             return list(self._by_digest)
 
-    def drain_changes(self) -> tuple[list[bytes], list[bytes]]:
-        """Return digests that came, and that went, since the last call or the start, net."""
+    def drain_changes(self) -> CacheChanges:
+        """Return net changes of what it holds since the last call or the start."""
         with self._lock:
-            changes, self._changes = self._changes, {}
-        came = [digest for digest, here in changes.items() if here]
-        return came, [digest for digest, here in changes.items() if not here]
+            return self._changes.drain()
 
     def put(self, digest: bytes, block: bytes | memoryview, pin: FilePin | None = None) -> None:
         """Store a block, in place of the least recently used one when all slots are taken.
@@ -155,7 +143,7 @@ class FileTier:
                 self._sequence += 1
                 self._write_entry(slot, (self._sequence, digest, checksum, 0.0, b""))
                 self._by_digest[digest] = slot
-                self._note(digest, came=True)
+                self._changes.note(digest, is_here=True)
                 if pin is not None:
                     self._pin(slot, pin)
 
@@ -163,24 +151,16 @@ class FileTier:
         """Return the block's bytes, checked, or None. A damaged block is dropped and is a miss."""
         with self._transfer:
             with self._lock:
-                slot = self._by_digest.get(digest)
-                if slot is None:
-                    self._misses += 1
+                if (slot := self._by_digest.get(digest)) is None:
                     return None
                 _, named, checksum, *_ = self._entry(slot)
             block = self._read_payload(slot)
             is_whole = named == digest and checksum == _checksum(digest, block)
             with self._lock:
-                if self._by_digest.get(digest) != slot:  # discarded meanwhile
-                    self._misses += 1
-                    return None
                 if not is_whole:
-                    self._forget(digest, slot)
-                    self._damaged += 1
-                    self._misses += 1
+                    self._forget(digest)
                     return None
                 self._by_digest.move_to_end(digest)
-                self._hits += 1
                 return block
 
     def touch(self, digest: bytes, pin: FilePin | None = None) -> bool:
@@ -192,17 +172,6 @@ class FileTier:
             if pin is not None:
                 self._pin(slot, pin)
             return True
-
-    def discard(self, digest: bytes) -> None:
-        """Forget a block; unknown digests are ignored."""
-        with self._lock:
-            if (slot := self._by_digest.get(digest)) is not None:
-                self._forget(digest, slot)
-
-    def statistics(self) -> FileTierStatistics:
-        with self._lock:
-            used = len(self._by_digest)
-            return FileTierStatistics(self._slots, used, self._hits, self._misses, self._damaged)
 
     def close(self) -> None:
         """Unmap and unlock the file; its content stays for the next start."""
@@ -240,33 +209,23 @@ class FileTier:
     def _slot_to_write(self) -> int:
         """Return a slot that is free now: the least recently used one, of those that are not pinned
         if there are any. Pinned ones that it passes count as used."""
-        if self._free:
-            return self._free.pop()
-        self._pins.expire(self._wall_clock())
-        for _ in range(len(self._pins.blocks)):
-            digest, slot = next(iter(self._by_digest.items()))
-            if slot not in self._pins.blocks:
-                break
-            self._by_digest.move_to_end(digest)
-        digest, slot = self._by_digest.popitem(last=False)
-        if slot in self._pins.blocks:
-            self._pins.remove(slot)
-        self._note(digest, came=False)
-        return slot
+        if not self._free:
+            self._pins.expire(self._wall_clock())
+            for _ in range(len(self._pins.blocks)):
+                digest, slot = next(iter(self._by_digest.items()))
+                if slot not in self._pins.blocks:
+                    break
+                self._by_digest.move_to_end(digest)
+            self._forget(next(iter(self._by_digest)))
+        return self._free.pop()
 
-    def _forget(self, digest: bytes, slot: int) -> None:
+    def _forget(self, digest: bytes) -> None:
+        slot = self._by_digest.pop(digest)
         if slot in self._pins.blocks:
             self._pins.remove(slot)
-        del self._by_digest[digest]
-        self._note(digest, came=False)
+        self._changes.note(digest, is_here=False)
         self._clear(slot)
         self._free.append(slot)
-
-    def _note(self, digest: bytes, *, came: bool) -> None:
-        if self._changes.get(digest) is (not came):
-            del self._changes[digest]  # back to what the last drain reported
-        else:
-            self._changes[digest] = came
 
     def _entry(self, slot: int) -> _Entry:
         entry: _Entry = _ENTRY.unpack_from(self._table, PAGE + slot * _ENTRY_SIZE)

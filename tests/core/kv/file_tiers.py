@@ -77,6 +77,7 @@ class Recording(FileTier):
     writable: threading.Event
     entered: threading.Event
     threads: set[str]
+    num_read = 0
 
     @classmethod
     def of(cls, path: Path, runner: ToyRunner) -> Recording:
@@ -101,4 +102,6 @@ class Recording(FileTier):
         self.threads.add(threading.current_thread().name)
         self.entered.set()
         assert self.opened.wait(TIMEOUT)
-        return super().get(digest)
+        block = super().get(digest)
+        self.num_read += block is not None
+        return block

@@ -53,7 +53,8 @@ class Against(RuleBasedStateMachine):
 
     @rule()
     def drain_changes(self) -> None:
-        came, gone = self.tier.drain_changes()
+        changes = self.tier.drain_changes()
+        came, gone = changes.sealed, changes.evicted
         assert set(came) == set(self.model) - self.told
         assert set(gone) == self.told - set(self.model)
         self.told = set(self.model)
@@ -63,11 +64,6 @@ class Against(RuleBasedStateMachine):
         assert self.tier.get(digest(number)) == self.model.get(digest(number))
         if digest(number) in self.model:
             self.model.move_to_end(digest(number))
-
-    @rule(number=st.integers(0, 7))
-    def discard(self, number: int) -> None:
-        self.tier.discard(digest(number))
-        self.model.pop(digest(number), None)
 
     @precondition(lambda self: self.model)
     @rule()
@@ -105,7 +101,6 @@ def test_a_flipped_bit_is_a_miss_and_the_slot_is_free_again(tmp_path: Path) -> N
     assert digest(1) in tier
     assert tier.get(digest(1)) is None
     assert digest(1) not in tier
-    assert tier.statistics().damaged == 1
     tier.close()
 
 

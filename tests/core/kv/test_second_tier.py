@@ -180,8 +180,8 @@ def test_a_small_file_keeps_the_newest(tmp_path: Path) -> None:
     for salt in range(20):
         answer(engine, request(salt=salt))
     engine.save_cache(seconds=10.0)
-    statistics = tier_of(engine).statistics()
-    assert statistics.blocks == statistics.room < 5
+    tier = tier_of(engine)
+    assert tier.num_blocks == tier._file._slots < 5
     engine.close()
 
 
@@ -218,7 +218,7 @@ def test_blocks_on_their_way_are_bounded(tmp_path: Path, kept: int) -> None:
     file.writable.clear()
     answer(engine, request())
     fill(engine)
-    assert tier.statistics().dropped == 5 - kept
+    assert tier._num_dropped == 5 - kept
     file.writable.set()
     engine.pool._evicting = None
     tier.save(engine.pool, 10.0)

@@ -100,12 +100,12 @@ def test_requests_with_one_prefix_share_what_is_read(bench: Bench) -> None:
     both = [request(name) for name in ("a", "b")]
     for one in both:
         bench.worker.submit(one.sequence())
-    reads = bench.file.statistics().hits
+    reads = bench.file.num_read
     bench.file.opened.set()
     assert bench.client.wait_for(2) == {"a", "b"}
     for one in both:
         assert bench.check(one) == 5 * BLOCK_SIZE
-    assert bench.file.statistics().hits - reads == 5
+    assert bench.file.num_read - reads == 5
 
 
 def test_abort_does_not_wait_for_a_read(bench: Bench) -> None:
