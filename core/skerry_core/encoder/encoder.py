@@ -146,21 +146,6 @@ class Encoder:
         self._run([self.check(ids) for ids in texts], second_starts, finish)
         return out
 
-    def states(
-        self, texts: Sequence[Sequence[int]], *, second_starts: Sequence[int] = ()
-    ) -> list[Float32]:
-        """Return the last layer's states without pooling: f32[tokens, hidden] per text.
-
-        Raises as `classify` does.
-        """
-        out: dict[int, Float32] = {}
-
-        def finish(hidden: Float32, index: int) -> None:
-            out[index] = hidden.copy()
-
-        self._run([self.check(ids) for ids in texts], second_starts, finish)
-        return [out[index] for index in range(len(texts))]
-
     def close(self) -> None:
         """Stop the threads and free the weights. Idempotent."""
         self._is_closed = True

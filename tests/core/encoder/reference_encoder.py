@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skerry_core.encoder.bert import BertFile, ClassifierHead
+from skerry_core.encoder.encoder import Encoder
+from skerry_core.weights.tensors import Float32
 
 Float64 = NDArray[np.float64]
 
@@ -42,6 +45,19 @@ def attend(qkv: NDArray[Any], head_dim: int) -> Float64:
     return context
 
 
+def states_of(
+    encoder: Encoder, texts: Sequence[Sequence[int]], second_starts: Sequence[int] = ()
+) -> list[Float32]:
+    """Return the encoder's states before pooling: f32[tokens, hidden] per text."""
+    out: dict[int, Float32] = {}
+
+    def finish(hidden: Float32, index: int) -> None:
+        out[index] = hidden.copy()
+
+    encoder._run([encoder.check(ids) for ids in texts], second_starts, finish)
+    return [out[index] for index in range(len(texts))]
+
+
 def encode(file: BertFile, token_ids: list[int], second: int | None = None) -> Float64:
     """Return the last layer's states of one sequence: f64[tokens, hidden].
 
@@ -59,9 +75,7 @@ def encode(file: BertFile, token_ids: list[int], second: int | None = None) -> F
     return hidden
 
 
-def _layer(
-    hidden: Float64, layer: list[NDArray[np.float32]], head_dim: int, epsilon: float
-) -> Float64:
+def _layer(hidden: Float64, layer: list[Float32], head_dim: int, epsilon: float) -> Float64:
     qkv, qkv_bias, out, out_bias, out_gamma, out_beta, *feed_forward = layer
     up, up_bias, down, down_bias, down_gamma, down_beta = feed_forward
     context = attend(hidden @ qkv.T + qkv_bias, head_dim)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
+from tests.core.encoder import reference_encoder
 from tests.core.random_embedders import EMBEDDERS, WORDS, pooled, write_embedder
 from tests.core.random_encoders import KERNELS
 from tests.core.random_models import alike
@@ -59,7 +60,9 @@ def states_of(model: Any, ids: list[int]) -> torch.Tensor:
 
 
 def test_states_are_those_of_transformers(saved: Saved) -> None:
-    for ids, states in zip(texts_of(), saved.encoder.states(texts_of()), strict=True):
+    for ids, states in zip(
+        texts_of(), reference_encoder.states_of(saved.encoder, texts_of()), strict=True
+    ):
         theirs = states_of(saved.model, ids).numpy()
         np.testing.assert_allclose(states, theirs, atol=3e-5 * np.abs(theirs).max())
 
@@ -116,7 +119,7 @@ def test_every_feature_matters(saved: Saved) -> None:
         changed = WITHOUT[feature](config)
         kept = {name: each for name, each in tensors.items() if name in expected_shapes(changed)}
         encoder = Encoder(DecoderNetwork(changed, kept), threads=1, cache_dir=KERNELS)
-        (states,) = encoder.states([ids])
+        (states,) = reference_encoder.states_of(encoder, [ids])
         encoder.close()
         assert np.abs(states - theirs).max() > 1e-3 * np.abs(theirs).max(), feature
 
