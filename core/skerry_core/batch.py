@@ -79,3 +79,14 @@ class StepResult:
     logprobs: Float32  # f32[S]          ln p(chosen), raw distribution
     top_ids: Int32  # i32[S, K]
     top_logprobs: Float32  # f32[S, K]   most likely first, ties by ascending id
+
+    @classmethod
+    def blank(cls, token_ids: Int32, num_logprobs: Int32) -> StepResult:
+        """Return one without logprobs, in arrays that have room for them."""
+        count, width = len(token_ids), max(0, int(num_logprobs.max(initial=0)))
+        return cls(
+            token_ids=token_ids,
+            logprobs=np.zeros(count, np.float32),
+            top_ids=np.full((count, width), -1, np.int32),
+            top_logprobs=np.full((count, width), -np.inf, np.float32),
+        )

@@ -168,13 +168,7 @@ def sample(logits: Float32, sampling: SamplingBatch) -> StepResult:
     """
     num_samples, vocab_size = logits.shape
     samples = sampling.samples
-    width = max(0, int(samples["num_logprobs"].max(initial=0)))
-    result = StepResult(
-        token_ids=samples["target"].copy(),
-        logprobs=np.zeros(num_samples, np.float32),
-        top_ids=np.full((num_samples, width), -1, np.int32),
-        top_logprobs=np.full((num_samples, width), -np.inf, np.float32),
-    )
+    result = StepResult.blank(samples["target"].copy(), samples["num_logprobs"])
     for s in range(num_samples):
         raw = clean(logits[s])
         if samples["target"][s] < 0:

@@ -48,13 +48,7 @@ class Sampled:
     def result(self) -> StepResult:
         """Wait for them."""
         chosen, *asked = self.told.wait()
-        count, width = len(chosen), max(0, int(self.num_logprobs.max(initial=0)))
-        result = StepResult(
-            token_ids=chosen.int().numpy(),
-            logprobs=np.zeros(count, np.float32),
-            top_ids=np.full((count, width), -1, np.int32),
-            top_logprobs=np.full((count, width), -np.inf, np.float32),
-        )
+        result = StepResult.blank(chosen.int().numpy(), self.num_logprobs)
         if asked:
             self._tell(result, *asked)
         return result

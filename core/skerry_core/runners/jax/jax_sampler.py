@@ -86,12 +86,7 @@ class _Made:
         return self.step
 
 
-NOTHING_SAMPLED = _Made(
-    StepResult(
-        token_ids=np.zeros(0, np.int32), logprobs=np.zeros(0, np.float32),
-        top_ids=np.zeros((0, 0), np.int32), top_logprobs=np.zeros((0, 0), np.float32),
-    )
-)  # fmt: skip
+NOTHING_SAMPLED = _Made(StepResult.blank(np.zeros(0, np.int32), np.zeros(0, np.int32)))
 """What a step chooses that ends no prompt."""
 
 
@@ -118,16 +113,11 @@ class _OnItsWay:
     num_logprobs: NDArray[np.int32]
 
     def result(self) -> StepResult:
-        count, width = len(self.num_logprobs), max(0, int(self.num_logprobs.max(initial=0)))
-        result = StepResult(
-            token_ids=np.array(self.chosen)[:count],
-            logprobs=np.zeros(count, np.float32),
-            top_ids=np.full((count, width), -1, np.int32),
-            top_logprobs=np.full((count, width), -np.inf, np.float32),
-        )
+        count = len(self.num_logprobs)
+        result = StepResult.blank(np.array(self.chosen)[:count], self.num_logprobs)
         if self.likely is not None:
             found = LikelyTokens(*(np.asarray(each)[:count] for each in self.likely))
-            shown = min(width, found.ids.shape[1])
+            shown = min(result.top_ids.shape[1], found.ids.shape[1])
             is_shown = np.arange(shown) < self.num_logprobs[:, None]
             log_total = log_f64(found.total / WEIGHT_ONE)
             result.logprobs[:] = _shares(found.picked, found.largest, log_total)
