@@ -15,7 +15,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from skerry_core.config import ConfigError, ModelConfig
@@ -33,7 +32,7 @@ from skerry_core.models.registry import DecoderFamily, UnknownFamily, family_of,
 from skerry_core.models.sharding import Shard, sharded
 from skerry_core.models.tensor_names import expected_shapes
 from skerry_core.weights.files import map_file, read_json_file
-from skerry_core.weights.gguf import MAGIC, read_gguf
+from skerry_core.weights.gguf import MAGIC, GGUFContents, read_gguf
 from skerry_core.weights.safetensors import read_safetensors
 from skerry_core.weights.tensors import Bytes, FileTensor, WeightsError
 
@@ -81,12 +80,7 @@ class WeightFile:
     @classmethod
     def _open_gguf(cls, contents: Bytes, file: str, shard: Shard | None) -> WeightFile:
         gguf = read_gguf(contents, file)
-        key = "general.architecture"
-        name = CheckpointMetadata(gguf.metadata, file).text(key)
-        try:
-            family = gguf_family_of(name)
-        except UnknownFamily as error:
-            raise WeightsError(f"{file}: {key} {error}") from None
+        name, family = _gguf_family(gguf, file)
         tensors = gguf.tensors()
         config = _config(family, gguf_metadata(name, gguf.metadata, tensors, file))
         tensors = {n: t for n, t in tensors.items() if not _NOT_WEIGHTS.fullmatch(n)}
@@ -136,15 +130,7 @@ class WeightFile:
     def __enter__(self) -> WeightFile:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
+    def __exit__(self, *error: object) -> None:
         """Release the file; tensors taken from it before stay valid."""
         self.tensors = {}
 
@@ -171,12 +157,18 @@ def check_gguf_head(head: Bytes, file: str) -> None:
     Raises TruncatedFile where the header is longer, WeightsError for what cannot be opened.
     """
     gguf = read_gguf(head, file)
+    _gguf_family(gguf, file)
+    gguf.check_formats()
+
+
+def _gguf_family(gguf: GGUFContents, file: str) -> tuple[str, DecoderFamily]:
+    """Return what GGUF calls the family, and the family. Raises WeightsError."""
     key = "general.architecture"
+    name = CheckpointMetadata(gguf.metadata, file).text(key)
     try:
-        gguf_family_of(CheckpointMetadata(gguf.metadata, file).text(key))
+        return name, gguf_family_of(name)
     except UnknownFamily as error:
         raise WeightsError(f"{file}: {key} {error}") from None
-    gguf.check_formats()
 
 
 def content_files(path: Path) -> list[Path]:
