@@ -7,9 +7,11 @@ models verify`).
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 import time
+from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +20,6 @@ import xxhash
 from msgspec import Struct
 
 VERSION: Final = 1  # of the file; what another version wrote is computed again
-_CHUNK = 4 << 20  # bytes
 _TICK = 2.0  # seconds: within them a file can change twice and show one time of change
 
 
@@ -66,13 +67,11 @@ class FileDigests:
             known = self.known(file, state)
             if known is not None:
                 return known
-            started, digest = time.time(), xxhash.xxh3_128()
-            while chunk := opened.read(_CHUNK):
-                digest.update(chunk)
+            started, digest = time.time(), digest_of(opened)
             is_settled = abs(started - state.modified_ns / 1e9) > _TICK
             if is_settled and state == FileState.of(os.fstat(opened.fileno())):
-                self.keep(file, state, digest.hexdigest())
-            return digest.hexdigest()
+                self.keep(file, state, digest)
+            return digest
 
     def keep(self, file: Path, state: FileState, digest: str) -> None:
         """Keep a digest; those of files that are gone are dropped. Raises OSError."""
@@ -94,3 +93,8 @@ class FileDigests:
         except (FileNotFoundError, msgspec.DecodeError):
             return _DigestsFile()
         return kept if kept.version == VERSION else _DigestsFile()
+
+
+def digest_of(file: BufferedReader | FileIO) -> str:
+    """Return the digest of what follows in an open file."""
+    return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()

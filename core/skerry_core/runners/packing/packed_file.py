@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from skerry_core.config import ModelConfig
 from skerry_core.kernels.matmul.layout import LAYOUT_VERSION, PackedLayout
 from skerry_core.models.stages import ModelStage
-from skerry_core.weights.digests import FileDigests, FileState
+from skerry_core.weights.digests import FileDigests, FileState, digest_of
 
 _MAGIC = b"SKERRYPK"
 _READER_VERSION = 4  # of what weight files are taken to say: a change makes packed files stale
@@ -176,12 +176,10 @@ def find_packed(path: Path, key: str, digests: FileDigests) -> PackedFile | None
             start = file.tell()
             state = FileState.of(os.fstat(file.fileno()))
             if digests.known(path, state) != header.digest:
-                if _digest(file) != header.digest:
+                if digest_of(file) != header.digest:
                     return None
                 digests.keep(path, state, header.digest)
-    except FileNotFoundError:
-        return None
-    except ValueError:  # not what we wrote: a torn or foreign file
+    except (FileNotFoundError, ValueError):  # none, or not what we wrote: torn or foreign
         return None
     return PackedFile(path, header, start)
 
@@ -208,7 +206,7 @@ def damaged_packed(weights: Path, cache_dir: Path) -> list[Path]:
         try:
             with path.open("rb") as file:
                 header = _header(file)
-                is_whole = _digest(file) == header.digest
+                is_whole = digest_of(file) == header.digest
         except ValueError:
             is_whole = False
         if not is_whole:
@@ -246,14 +244,6 @@ def _header(file: BufferedReader) -> PackedHeader:
     if (size := os.fstat(file.fileno()).st_size - start) != header.size:
         raise ValueError(f"{size} bytes of data, not {header.size}")
     return header
-
-
-def _digest(file: BufferedReader) -> str:
-    """Return the digest of what follows."""
-    digest = xxhash.xxh3_128()
-    while chunk := file.read(_CHUNK):
-        digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _header_bytes(file: BufferedReader) -> bytes:
