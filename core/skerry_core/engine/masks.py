@@ -67,17 +67,18 @@ class Masks:
         return token_id
 
     @staticmethod
-    def wants_call(sequence: Sequence, logits: Callable[[], Float32]) -> bool:
-        """Return whether the likeliest next token, by `logits` f32[V], is one that its mask lacks
-        since the call that it begins does not fit."""
+    def withholds(sequence: Sequence, logits: Callable[[], Float32], sample: int) -> bool:
+        """Return, and note, whether the likeliest next token, by a row of `logits` f32[S, V], is
+        one that its mask lacks since the call that it begins does not fit."""
         matcher = sequence.matcher
         if matcher is None or matcher.mask is None or matcher.withheld is None:
             return False
-        scores = logits()
+        scores = logits()[sample]
         withheld = _bits(matcher.withheld, len(scores))
         allowed = withheld | _bits(matcher.mask, len(scores))
-        likeliest = int(np.argmax(np.where(allowed, scores, -np.inf)))
-        return bool(withheld[likeliest])
+        is_withheld = bool(withheld[np.argmax(np.where(allowed, scores, -np.inf))])
+        matcher.has_withheld_call |= is_withheld
+        return is_withheld
 
     def forget(self, sequence: Sequence) -> None:
         """Drop a sequence that ended."""

@@ -64,7 +64,7 @@ class OutputBuilder:
         if row.makes_token:
             k = sequence.sampling.logprobs
             for sample in samples[row.num_targets : row.num_targets + 1 + row.num_accepted]:
-                withheld |= self._withholds(sequence, sample)
+                withheld |= self._masks.withholds(sequence, self._runner.last_logits, sample)
                 chosen = self._chosen(sequence, token_ids[sample])
                 token_id, reason, failure = self._append(sequence, chosen)
                 if token_id >= 0:
@@ -98,16 +98,6 @@ class OutputBuilder:
             usage=sequence,
             failure=failure,
         )
-
-    def _withholds(self, sequence: Sequence, sample: int) -> bool:
-        """Return, and note, whether a call that no longer fits would have begun here."""
-        matcher = sequence.matcher
-        if matcher is None or matcher.withheld is None:
-            return False
-        if not self._masks.wants_call(sequence, lambda: self._runner.last_logits()[sample]):
-            return False
-        matcher.has_withheld_call = True
-        return True
 
     @staticmethod
     def _chosen(sequence: Sequence, token_id: int) -> int:
