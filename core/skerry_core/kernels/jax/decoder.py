@@ -163,12 +163,11 @@ def _projected(
     normed = _before(config, x, w.attention_norm)
     projected = jnp.einsum("bnh,hkgd->bnkgd", normed, w.qkv) + w.qkv_bias
     q, k, v = jnp.split(projected, [projected.shape[3] - 2, projected.shape[3] - 1], axis=3)
-    if config.qk_norm == "head":
-        q = _rms_norm(q, w.q_norm, config.rms_norm_eps)
-        k = _rms_norm(k, w.k_norm, config.rms_norm_eps)
-    elif config.qk_norm == "whole":
-        q = _norm_across_heads(q, w.q_norm, config.rms_norm_eps)
-        k = _norm_across_heads(k, w.k_norm, config.rms_norm_eps)
+    if config.qk_norm is not None:
+        # All heads are on one device where they are normed together.
+        over = -1 if config.qk_norm == "head" else (2, 3, 4)
+        q = _rms_norm(q, w.q_norm, config.rms_norm_eps, over)
+        k = _rms_norm(k, w.k_norm, config.rms_norm_eps, over)
     return _rotate(q, cos, sin), jnp.stack([_rotate(k, cos, sin), v])[..., 0, :]
 
 
@@ -196,16 +195,9 @@ def _finished(config: ModelConfig, branch: Array, norm: Array) -> Array:
     return _times(whole, config.residual_scale)
 
 
-def _norm_across_heads(x: Array, weight: Array, eps: float) -> Array:
-    """Norm [B, n, Hk, heads, D] over all heads, which are on one device then."""
+def _rms_norm(x: Array, weight: Array, eps: float, over: int | tuple[int, ...] = -1) -> Array:
     wide = x.astype(jnp.float32)
-    scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=(2, 3, 4), keepdims=True) + eps)
-    return (wide * scale * weight.astype(jnp.float32)).astype(x.dtype)
-
-
-def _rms_norm(x: Array, weight: Array, eps: float) -> Array:
-    wide = x.astype(jnp.float32)
-    scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
+    scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=over, keepdims=True) + eps)
     return (wide * scale * weight.astype(jnp.float32)).astype(x.dtype)
 
 
