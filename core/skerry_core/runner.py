@@ -132,7 +132,14 @@ class ModelRunner(Protocol):
 
 @runtime_checkable
 class BlockMover(Protocol):
-    """What a `ModelRunner` may do besides: move any number of blocks in one transfer."""
+    """What a `ModelRunner` may do besides: move any number of blocks in one transfer. One that
+    inherits it moves a block as one of them."""
+
+    def export_block(self, block: int) -> NDArray[np.generic]:
+        return self.export_blocks([block])[0][0]
+
+    def admit_block(self, block: int, data: NDArray[np.generic]) -> None:
+        self.admit_blocks([block], data[None])
 
     def export_blocks(self, blocks: Sequence[int]) -> tuple[NDArray[np.generic], Checksums | None]:
         """Copy blocks as `export_block` does: [n, *kv_format.shape], and their checksums if they

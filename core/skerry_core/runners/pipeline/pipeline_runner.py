@@ -19,7 +19,7 @@ from skerry_core.config import KVFormat, ModelConfig
 from skerry_core.models.stages import ModelStage
 from skerry_core.page_checksums import Checksums, check_pages, page_checksums
 from skerry_core.ranks import RankChannel, Ranks
-from skerry_core.runner import Progress, RunnerSetup
+from skerry_core.runner import BlockMover, Progress, RunnerSetup
 from skerry_core.runners.checks import check_batch, check_block, check_block_data, check_finite
 from skerry_core.runners.division import DivisionNeed, RankDevices
 from skerry_core.runners.numba_cpu import NumbaRunner
@@ -33,7 +33,7 @@ from skerry_core.runners.pipeline.section import Section, measured, serve_sectio
 from skerry_core.runners.rank_messages import MessageKind, RankMessage, encode, expect, result_of
 
 
-class PipelineRunner:
+class PipelineRunner(BlockMover):
     """`ModelRunner` over several ranks; one caller thread. Batch invariant, of one build with the
     model in one process: blocks of KV are interchangeable."""
 
@@ -135,9 +135,6 @@ class PipelineRunner:
         self._below.send(*encode(MessageKind.LOGITS))
         return self._answer(MessageKind.LOGITS).array(0, np.float32)
 
-    def export_block(self, block: int) -> NDArray[np.generic]:
-        return self.export_blocks([block])[0][0]
-
     def export_blocks(self, blocks: Sequence[int]) -> tuple[NDArray[np.generic], Checksums | None]:
         """Gather blocks from all ranks; see `BlockMover`."""
         for block in blocks:
@@ -147,12 +144,6 @@ class PipelineRunner:
         answer = self._answer(MessageKind.EXPORT)
         parts = [answer.array(index, np.float16) for index in range(1, len(answer))]
         return np.concatenate([own, *parts], axis=1), None
-
-    def admit_block(self, block: int, data: NDArray[np.generic]) -> None:
-        """See `ModelRunner`. Raises ValueError also for values that are not finite."""
-        check_block(block, self.num_blocks)
-        check_block_data(data, self.kv_format)
-        self.admit_blocks([block], data[None])
 
     def admit_blocks(
         self,

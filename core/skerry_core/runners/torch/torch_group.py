@@ -25,7 +25,7 @@ from skerry_core.config import ConfigError
 from skerry_core.kv.canonical import kv_dtype
 from skerry_core.page_checksums import Checksums, KVChecksumError, check_pages, page_checksums
 from skerry_core.ranks import Part, RankChannel, RankLost, Ranks
-from skerry_core.runner import Progress, RunnerSetup, RunnerSizes
+from skerry_core.runner import BlockMover, Progress, RunnerSetup, RunnerSizes
 from skerry_core.runners.checks import check_batch, check_block, check_block_data
 from skerry_core.runners.division import DivisionNeed, RankDevices
 from skerry_core.runners.rank_messages import (
@@ -45,7 +45,7 @@ _MOVED_BYTES = 256 << 20  # of KV at once: a message has a bound
 _NO_CHECKSUMS = np.zeros(0, np.uint64)
 
 
-class TorchGroup:
+class TorchGroup(BlockMover):
     """A `ModelRunner` over ranks, of which it is the first; not for two threads at once.
 
     Once a rank is lost every call raises RankLost, or what the library says of it.
@@ -180,12 +180,6 @@ class TorchGroup:
             return self._runner.last_logits()
         self._maker.send(*encode(MessageKind.LOGITS))
         return self._answer(self._maker, MessageKind.LOGITS).array(0, np.float32)
-
-    def export_block(self, block: int) -> NDArray[np.generic]:
-        return self.export_blocks([block])[0][0]
-
-    def admit_block(self, block: int, data: NDArray[np.generic]) -> None:
-        self.admit_blocks([block], data[None])
 
     def export_blocks(self, blocks: Sequence[int]) -> tuple[NDArray[np.generic], Checksums | None]:
         """Gather blocks from all ranks; see `BlockMover`."""

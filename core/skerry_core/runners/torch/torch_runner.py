@@ -31,7 +31,14 @@ from skerry_core.kernels.torch.quantized import Narrow, NarrowWeights
 from skerry_core.kernels.torch.torch_penalties import fed_tokens
 from skerry_core.kernels.torch.torch_sampling import Sampled, begin
 from skerry_core.page_checksums import Checksums
-from skerry_core.runner import HOST_BLOCKS, Progress, RunnerSetup, RunnerSizes, WantedSizes
+from skerry_core.runner import (
+    HOST_BLOCKS,
+    BlockMover,
+    Progress,
+    RunnerSetup,
+    RunnerSizes,
+    WantedSizes,
+)
 from skerry_core.runners.checks import check_batch
 from skerry_core.runners.torch.open_steps import Kernels, kernels_of, open_steps, processor
 from skerry_core.runners.torch.opening import LoadedModel, TorchOptions, kv_format_of, load
@@ -41,7 +48,7 @@ from skerry_core.runners.torch.rank_links import RankLinks
 VERSION = 6  # of the arithmetic: part of the numeric build
 
 
-class TorchRunner:
+class TorchRunner(BlockMover):
     """A `ModelRunner` on one Torch device, which on CUDA computes while the next step is prepared.
 
     Not for two threads at once.
@@ -213,12 +220,6 @@ class TorchRunner:
     def last_logits(self) -> Float32:
         logits: Float32 = self._logits.float().cpu().numpy()
         return logits
-
-    def export_block(self, block: int) -> NDArray[np.generic]:
-        return self.export_blocks([block])[0][0]
-
-    def admit_block(self, block: int, data: NDArray[np.generic]) -> None:
-        self.admit_blocks([block], data[None])
 
     @torch.inference_mode()
     def export_blocks(self, blocks: Sequence[int]) -> tuple[NDArray[np.generic], Checksums | None]:
