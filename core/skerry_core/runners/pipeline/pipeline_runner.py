@@ -21,7 +21,6 @@ from skerry_core.page_checksums import Checksums, check_pages, page_checksums
 from skerry_core.ranks import RankChannel, Ranks
 from skerry_core.runner import BlockMover, Progress, RunnerSetup
 from skerry_core.runners.checks import check_batch, check_block, check_block_data, check_finite
-from skerry_core.runners.division import DivisionNeed, RankDevices
 from skerry_core.runners.numba_cpu import NumbaRunner
 from skerry_core.runners.pipeline.opening import (
     find_weights,
@@ -99,15 +98,8 @@ class PipelineRunner(BlockMover):
             max_samples=setup.sizes.on_host().max_samples,
         )
 
-    @staticmethod
-    def survey(setup: RunnerSetup) -> tuple[DivisionNeed, RankDevices] | None:
-        """Return what the model needs and what there is for it; None: no process is limited."""
-        return survey(setup)
-
-    @staticmethod
-    def serve_rank(setup: RunnerSetup, channel: RankChannel) -> None:
-        """Run rank `setup.rank`, not the first, until the channel ends. See `serve_section`."""
-        serve_section(setup, channel)
+    survey = staticmethod(survey)
+    serve_rank = staticmethod(serve_section)
 
     def warm_up(self, progress: Progress) -> None:
         """Do nothing more: all ranks have linked their kernels."""

@@ -95,7 +95,7 @@ def plan_ranks(weights: Path, parallel: Parallel, options: TorchOptions) -> Rank
 
 
 def survey(
-    setup: RunnerSetup, *, deterministic: bool, gpus: DeviceProperties = torch.cuda,
+    setup: RunnerSetup, *, deterministic: bool = False, gpus: DeviceProperties = torch.cuda,
     options: TorchOptions | None = None,
 ) -> tuple[DivisionNeed, RankDevices] | None:  # fmt: skip
     """Return what a model needs and what GPUs there are; None where there are not several. Reads no

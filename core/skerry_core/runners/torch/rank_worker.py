@@ -54,7 +54,7 @@ def open_rank(
     return TorchRunner.of(loaded, sizes, links=links, formats=plan.formats), links
 
 
-def serve_rank(setup: RunnerSetup, channel: RankChannel, *, deterministic: bool) -> None:
+def serve_rank(setup: RunnerSetup, channel: RankChannel, *, deterministic: bool = False) -> None:
     """Run rank `setup.rank`, not the first, until the channel ends. Raises as `open_rank` does, and
     RankLost."""
 

@@ -27,7 +27,6 @@ from skerry_core.page_checksums import Checksums, KVChecksumError, check_pages, 
 from skerry_core.ranks import Part, RankChannel, RankLost, Ranks
 from skerry_core.runner import BlockMover, Progress, RunnerSetup, RunnerSizes
 from skerry_core.runners.checks import check_batch, check_block, check_block_data
-from skerry_core.runners.division import DivisionNeed, RankDevices
 from skerry_core.runners.rank_messages import (
     MessageKind,
     RankMessage,
@@ -135,19 +134,8 @@ class TorchGroup(BlockMover):
                 )
         return cls(runner, links, plan, channels, ranks, store)
 
-    @staticmethod
-    def survey(
-        setup: RunnerSetup, *, deterministic: bool = False
-    ) -> tuple[DivisionNeed, RankDevices] | None:
-        """Return what the model needs and what there is for it; None: one device."""
-        return survey(setup, deterministic=deterministic)
-
-    @staticmethod
-    def serve_rank(
-        setup: RunnerSetup, channel: RankChannel, *, deterministic: bool = False
-    ) -> None:
-        """Run rank `setup.rank`, not the first, until the channel ends: see `rank_worker`."""
-        serve_rank(setup, channel, deterministic=deterministic)
+    survey = staticmethod(survey)
+    serve_rank = staticmethod(serve_rank)
 
     def warm_up(self, progress: Progress) -> None:
         self._send(encode(MessageKind.WARM_UP))
