@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -146,12 +147,9 @@ class NumbaRunner:
         cls, setup: RunnerSetup, *, stage: ModelStage | None = None, file: PackedFile | None = None
     ) -> NumbaRunner:
         """Open a model, or a stage of it alone, as `open` does."""
-        sizes = setup.sizes.on_host()
         return cls.open(
             setup.weights,
-            num_blocks=sizes.num_blocks,
-            max_step_tokens=sizes.max_step_tokens,
-            max_samples=sizes.max_samples,
+            **asdict(setup.sizes.on_host()),
             threads=setup.threads,
             cache_dir=setup.cache_dir,
             floats=setup.floats,

@@ -13,6 +13,7 @@ penalties and logprobs have something to work on, and greedy takes the token its
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,11 +85,8 @@ class ToyRunner:
     @classmethod
     def from_setup(cls, setup: RunnerSetup) -> ToyRunner:
         """Open the toy model, which reads no file."""
-        sizes = setup.sizes.on_host()
         return cls(
-            num_blocks=sizes.num_blocks,
-            max_step_tokens=sizes.max_step_tokens,
-            max_samples=sizes.max_samples,
+            **asdict(setup.sizes.on_host()),
             vocab_size=setup.vocab_size,
             max_context=setup.max_context,
         )

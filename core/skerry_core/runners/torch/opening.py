@@ -12,7 +12,7 @@ from skerry_core.config import ConfigError, KVDtype, KVFormat, ModelConfig
 from skerry_core.kernels.torch.decoder import DecoderWeights, assemble
 from skerry_core.kernels.torch.quantized import Narrow, NarrowWeights
 from skerry_core.models.sharding import Shard
-from skerry_core.runner import RunnerSizes, WantedSizes
+from skerry_core.runner import RunnerSetup, RunnerSizes, WantedSizes
 from skerry_core.runners.device_sizes import CardMemory, ModelNeed, sizes_of
 from skerry_core.runners.torch.decoder_loading import load_decoder
 from skerry_core.runners.torch.open_steps import Kernels, kernels_of
@@ -48,6 +48,18 @@ class TorchOptions:
         return cls(
             device=target, dtype=dtype or own, kernels=kernels, threads=threads,
             deterministic=deterministic, narrow_kv=narrow_kv, narrow_weights=narrow_weights,
+        )  # fmt: skip
+
+    @classmethod
+    def from_setup(
+        cls, setup: RunnerSetup, *, device: str | None = None, deterministic: bool
+    ) -> TorchOptions:
+        """Return those that a setup names. Raises ConfigError."""
+        floats = None if setup.floats == "keep" else setup.floats
+        return cls.of(
+            device=device, threads=setup.threads, deterministic=deterministic,
+            narrow_kv=cast(Narrow | None, setup.kv),
+            narrow_weights=cast(NarrowWeights | None, floats),
         )  # fmt: skip
 
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import cache
 from math import prod
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol
 
 import torch
 
 from skerry_core.blocks import blocks_for
 from skerry_core.config import ConfigError, KVFormat, ModelConfig
-from skerry_core.kernels.torch.quantized import FORMATS, Narrow, NarrowWeights, unpack
+from skerry_core.kernels.torch.quantized import FORMATS, unpack
 from skerry_core.models.sharding import Shard, sharded
 from skerry_core.models.stages import stages_of
 from skerry_core.models.tensor_names import EMBEDDING, HEAD
@@ -62,12 +62,7 @@ def rank_options(setup: RunnerSetup, *, deterministic: bool) -> TorchOptions:
             raise ConfigError(f"{needed} ranks need a GPU each, there are {count}")
         device = f"cuda:{setup.rank}"
         torch.cuda.set_device(setup.rank)
-    floats = None if setup.floats == "keep" else setup.floats
-    return TorchOptions.of(
-        device=device, threads=setup.threads, deterministic=deterministic,
-        narrow_kv=cast(Narrow | None, setup.kv),
-        narrow_weights=cast(NarrowWeights | None, floats),
-    )  # fmt: skip
+    return TorchOptions.from_setup(setup, device=device, deterministic=deterministic)
 
 
 def plan_ranks(weights: Path, parallel: Parallel, options: TorchOptions) -> RankPlan:

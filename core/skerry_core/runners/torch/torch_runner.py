@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import torch
@@ -160,22 +159,17 @@ class TorchRunner(BlockMover):
         `formats` are those of the whole. Raises ConfigError."""
         options = loaded.options
         return cls(
-            loaded.config, loaded.weights, num_blocks=sizes.num_blocks,
-            max_step_tokens=sizes.max_step_tokens, max_samples=sizes.max_samples,
-            threads=options.threads, deterministic=options.deterministic,
-            formats=loaded.formats if formats is None else formats, kernels=options.kernels,
-            narrow_kv=options.narrow_kv, links=links,
+            loaded.config, loaded.weights, **asdict(sizes), threads=options.threads,
+            deterministic=options.deterministic, kernels=options.kernels, links=links,
+            formats=loaded.formats if formats is None else formats, narrow_kv=options.narrow_kv,
         )  # fmt: skip
 
     @classmethod
     def from_setup(cls, setup: RunnerSetup, *, deterministic: bool = False) -> TorchRunner:
         """Open a model as `open` does."""
-        floats = None if setup.floats == "keep" else setup.floats
-        return cls.open(
-            setup.weights, **asdict(setup.sizes), threads=setup.threads,
-            deterministic=deterministic, narrow_kv=cast(Narrow | None, setup.kv),
-            narrow_weights=cast(NarrowWeights | None, floats),
-        )  # fmt: skip
+        _use_threads(setup.threads)
+        loaded = load(setup.weights, TorchOptions.from_setup(setup, deterministic=deterministic))
+        return cls.of(loaded, loaded.fitted(setup.sizes))
 
     @torch.inference_mode()
     def warm_up(self, progress: Progress) -> None:
