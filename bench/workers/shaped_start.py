@@ -78,7 +78,7 @@ def main(weights: str, cache: str, threads: str) -> None:
         "rss": mebibytes("VmRSS"),
         "anonymous": peak.close(),
         "kv": runner._page_ahead.num_bytes / 2**20,
-        "packed": runner._packed.num_bytes / 2**20,
+        "packed": sum(each.nbytes for each in runner._packed.mapped) / 2**20,
     }
     sys.stdout.write(json.dumps(told) + "\n")
     sys.stdout.flush()

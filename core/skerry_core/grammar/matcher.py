@@ -128,11 +128,6 @@ class Matcher:
         return self._matcher.is_stopped() and not self._matcher.is_error()
 
     @property
-    def is_accepting(self) -> bool:
-        """Return whether the output is whole as it stands; more may follow."""
-        return self._matcher.is_accepting()
-
-    @property
     def is_closable(self) -> bool:
         """Return whether `max_tokens` can lead to a whole output, whatever has begun."""
         return self._grammar.is_closable

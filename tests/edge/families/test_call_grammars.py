@@ -76,7 +76,7 @@ def ids(family: Family, output: str) -> list[int]:
 
 def accepts(family: Family, automaton: CompiledGrammar, output: str) -> bool:
     try:
-        return automaton.matcher(ids(family, output)).is_accepting
+        return automaton.matcher(ids(family, output))._matcher.is_accepting()
     except GrammarError:
         return False
 
@@ -245,7 +245,7 @@ def test_calls_in_a_published_vocabulary() -> None:
         assert matcher.mask is not None
         assert matcher.mask[each >> 5] >> (each & 31) & 1, tokenizer.decode([each])
         matcher.advance(each)
-    assert matcher.is_accepting
+    assert matcher._matcher.is_accepting()
     wrong = tokenizer.encode("Hm.\n</think>\n\nNo call.").ids
     with pytest.raises(GrammarError):
         automaton.matcher(wrong)

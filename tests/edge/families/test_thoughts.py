@@ -69,8 +69,8 @@ def test_a_format_is_held_behind_the_thought(edge: Deployment) -> None:
     assert submit.grammar is not None
     automaton = compiled(submit.grammar.kind, submit.grammar.source)
     for whole in (THOUGHT + '{"a": 1}', '{"a": 1}'):
-        assert automaton.matcher(whole.encode()).is_accepting
-    assert not automaton.matcher(THOUGHT.encode()).is_accepting
+        assert automaton.matcher(whole.encode())._matcher.is_accepting()
+    assert not automaton.matcher(THOUGHT.encode())._matcher.is_accepting()
 
 
 USAGE = PhaseUsage(

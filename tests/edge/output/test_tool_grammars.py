@@ -148,7 +148,7 @@ def test_a_spelled_mark_is_text_where_it_is_a_control_token() -> None:
     auto = plan(MISTRAL_LIST, tools=NESTED)
     assert auto.grammar is not None
     matcher = compiled("ebnf", auto.grammar.source).matcher(b"[TOOL_CALLS] of the text")
-    assert matcher.is_accepting
+    assert matcher._matcher.is_accepting()
     reader = Reader(ReaderSpec(family=MARKED, tools=SCHEMAS))
     assert reader.push("[TOOL_CALLS][") == [TextDelta("[TOOL_CALLS][")]
 

@@ -88,7 +88,7 @@ def accepts(plan: OutputPlan, output: str) -> bool:
     assert plan.grammar is not None
     grammar = compiled(plan.grammar.kind, plan.grammar.source)
     try:
-        return grammar.matcher(token_ids(output)).is_accepting
+        return grammar.matcher(token_ids(output))._matcher.is_accepting()
     except GrammarError:
         return False
 

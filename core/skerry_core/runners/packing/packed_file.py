@@ -59,10 +59,6 @@ class PackedModel:
     all_formats: tuple[str, ...]
     """Names of the weight formats in use, sorted; of the whole model, also for a stage."""
 
-    @property
-    def num_bytes(self) -> int:
-        return sum(run.nbytes for run in self.mapped)
-
     def vector(self, name: str) -> NDArray[np.float32]:
         return self.tensors[name].view(np.float32)
 
