@@ -65,15 +65,8 @@ class PlainSteps:
         return self._decoder.logits(hidden[_samples(batch, device)]), None
 
 
-class TiledSteps:
+class TiledSteps(PlainSteps):
     """A tile of tokens at a time, and then a tile of samples: see `torch_invariant`."""
-
-    def __init__(self, decoder: Decoder, kv: PagedKV) -> None:
-        self._decoder = decoder
-        self._kv = kv
-
-    def warm_up(self, progress: Progress) -> None:
-        progress("torch has nothing to compile", 1.0)
 
     def run(
         self, batch: ForwardBatch, made: Tensor, arrived: Tensor | None = None
