@@ -51,8 +51,8 @@ def check(logits: Float32, sampling: SamplingBatch) -> None:
     padded[: len(logits)] = logits
     sampler = OnDevice(logits.shape[1], 2 * ROWS, mesh)
     step = sampler.begin(place(padded, mesh, P()), sampling)
-    assert_same(step.result(), sample(logits, sampling), sampling)
-    np.testing.assert_array_equal(sampler.made[: len(logits)], step.result().token_ids)
+    assert_same(step(), sample(logits, sampling), sampling)
+    np.testing.assert_array_equal(sampler.made[: len(logits)], step().token_ids)
 
 
 LOGITS: dict[str, Callable[[np.random.Generator, int], Any]] = {
@@ -120,7 +120,7 @@ def test_tokens_that_are_fed_count_in_histories(count: int, seed: int) -> None:
     sampler.made = place(made, mesh, P())
     padded = np.zeros((ROWS, VOCAB), np.float32)
     padded[:count] = logits
-    result = sampler.begin(place(padded, mesh, P()), fed).result()
+    result = sampler.begin(place(padded, mesh, P()), fed)()
     assert_same(result, sample(logits, sampling), sampling)
 
 

@@ -55,12 +55,12 @@ from skerry_core.runners.jax.jax_process import (
     use_threads,
 )
 from skerry_core.runners.jax.jax_sampler import (
-    NOTHING_SAMPLED,
     JaxSampler,
     OnDevice,
     OnHost,
     Place,
     SampledStep,
+    nothing_sampled,
 )
 
 VERSION = 6  # of the arithmetic: part of the numeric build
@@ -222,10 +222,10 @@ class JaxRunner:
             self._logits = logits
             self._under_way.append(self._sampler.begin(logits, batch.sampling))
         else:
-            self._under_way.append(NOTHING_SAMPLED)
+            self._under_way.append(nothing_sampled)
 
     def collect(self) -> StepResult:
-        return self._under_way.popleft().result()
+        return self._under_way.popleft()()
 
     def forget(self) -> None:
         """Do not wait for the oldest step under way: another process has its tokens too."""

@@ -6,7 +6,7 @@ few: samples come in as many rows as the logits have, penalties and biases in pi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal, Protocol
@@ -49,12 +49,8 @@ _SEARCHES = [
 ]
 
 
-class SampledStep(Protocol):
-    """Tokens of a step that are being chosen."""
-
-    def result(self) -> StepResult:
-        """Wait for them."""
-        ...
+SampledStep = Callable[[], StepResult]
+"""Waits for the tokens of a step that are being chosen."""
 
 
 class JaxSampler(Protocol):
@@ -76,18 +72,9 @@ class JaxSampler(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """Tokens that are chosen."""
-
-    step: StepResult
-
-    def result(self) -> StepResult:
-        return self.step
-
-
-NOTHING_SAMPLED = _Made(StepResult.blank(np.zeros(0, np.int32), np.zeros(0, np.int32)))
-"""What a step chooses that ends no prompt."""
+def nothing_sampled() -> StepResult:
+    """Return what a step chooses that ends no prompt."""
+    return StepResult.blank(np.zeros(0, np.int32), np.zeros(0, np.int32))
 
 
 class OnHost:
@@ -101,7 +88,8 @@ class OnHost:
         """Compile nothing: the kernel takes any size."""
 
     def begin(self, logits: Array, sampling: SamplingBatch) -> SampledStep:
-        return _Made(self._sampler(np.asarray(logits)[: len(sampling.samples)], sampling))
+        result = self._sampler(np.asarray(logits)[: len(sampling.samples)], sampling)
+        return lambda: result
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +150,7 @@ class OnDevice:
                 likely = likely_tokens(logits, self.made, count)
         for array in (self.made, *(likely or ())):
             array.copy_to_host_async()
-        return _OnItsWay(self.made, likely, samples["num_logprobs"].copy())
+        return _OnItsWay(self.made, likely, samples["num_logprobs"].copy()).result
 
     def _style(self, samples: NDArray[np.void], rows: int) -> Style[Array]:
         min_p = samples["min_p"]
