@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from skerry_core.encoder.config import EncoderConfig, read_config
-from skerry_core.weights.files import map_file
+from skerry_core.encoder.config import EncoderConfig, check_config
+from skerry_core.weights.files import map_file, read_json_file
 from skerry_core.weights.safetensors import read_safetensors
 from skerry_core.weights.tensors import FileTensor, Float32, WeightsError, check_shapes, dequantize
 
@@ -79,7 +79,8 @@ class BertFile:
     def open(cls, path: Path) -> BertFile:
         """Open a file. Raises WeightsError naming the file, and the tensor or field at fault;
         OSError."""
-        config = read_config(path.with_name("config.json"))
+        stated = path.with_name("config.json")
+        config = check_config(read_json_file(stated), str(stated))
         read = read_safetensors(map_file(path), str(path), ignored=_NOT_WEIGHTS)
         tensors = {_bert_name(name, config): tensor for name, tensor in read.items()}
         classes = _classes(tensors, config, str(path))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
-from skerry_core.weights.files import read_json_file
 from skerry_core.weights.tensors import WeightsError
 
 _LANES = 16  # widths are multiples of the kernels' vectors
@@ -83,11 +81,6 @@ class _Distilled(Struct, frozen=True, kw_only=True):
             max_position_embeddings=self.max_position_embeddings,
             type_vocab_size=0,
         )
-
-
-def read_config(path: Path) -> EncoderConfig:
-    """Read a configuration. Raises WeightsError naming the field at fault, and OSError."""
-    return check_config(read_json_file(path), str(path))
 
 
 def check_config(content: dict[str, Any], path: str) -> EncoderConfig:
