@@ -107,9 +107,6 @@ class Capacity:
     def __contains__(self, request_id: object) -> bool:
         return request_id in self._tenants
 
-    def __len__(self) -> int:
-        return len(self._tenants)
-
     def admit(self, request_id: str, tenant: str, *, reject_if_busy: bool = False) -> None:
         """Take a place; with `reject_if_busy` one that need not be waited for.
 

@@ -96,7 +96,7 @@ class Platform:
 
     @property
     def num_admitted(self) -> int:
-        return len(self.engine._capacity)
+        return len(self.engine._capacity._tenants)
 
     def ask(self, tenant: str, prompt: str, max_tokens: int) -> asyncio.Task[httpx.Response]:
         return asyncio.create_task(
