@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as ListOf
+from itertools import accumulate
 
 import numpy as np
 
@@ -177,9 +178,7 @@ def _allowed(rows: ListOf[PlannedRow], num_samples: int) -> UInt32:
 def _starts(lengths: Iterable[int], num_samples: int) -> Int32:
     """Return running sums, from 0: where each sample's entries start and the last one's end.
     Without any lengths all are 0."""
-    starts = [0]
-    for length in lengths:
-        starts.append(starts[-1] + length)
+    starts = list(accumulate(lengths, initial=0))
     return np.array(starts, np.int32) if len(starts) > 1 else np.zeros(num_samples + 1, np.int32)
 
 
