@@ -136,7 +136,8 @@ class BlockMover(Protocol):
     inherits it moves a block as one of them."""
 
     def export_block(self, block: int) -> NDArray[np.generic]:
-        return self.export_blocks([block])[0][0]
+        data: NDArray[np.generic] = self.export_blocks([block])[0][0]
+        return data
 
     def admit_block(self, block: int, data: NDArray[np.generic]) -> None:
         self.admit_blocks([block], data[None])
