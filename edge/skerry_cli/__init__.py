@@ -17,7 +17,7 @@ from skerry import __version__
 from skerry.__main__ import INSTALL
 from skerry.errors import ConnectionFailed, SkerryError
 from skerry_cli.arguments import Commands
-from skerry_cli.home.errors import StateError
+from skerry_cli.home.errors import CommandFailed
 from skerry_cli.output import complain
 
 EPILOG = """\
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConnectionFailed as error:
         reason = error.message.rstrip(".")
         return complain(f"{reason}. Is Skerry running? Start it with `skerry up`.")
-    except (SkerryError, StateError) as error:
+    except (SkerryError, CommandFailed) as error:
         return complain(str(error))
     except KeyboardInterrupt:
         return 130  # as a shell reports SIGINT

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 
-class StateError(Exception):
+class CommandFailed(Exception):
+    """A command cannot do what it is given to; `main` prints the message."""
+
+
+class StateError(CommandFailed):
     """State that cannot be read or written; the message says what to do."""
 
 
-class CannotStart(Exception):
+class CannotStart(CommandFailed):
     """A process cannot start; the message says why and what to do."""

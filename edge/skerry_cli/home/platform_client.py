@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from skerry_cli.home.errors import CommandFailed
 from skerry_cli.home.state import Home, read_config
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ CONVERGING = ("/apply", "/delete")  # done twice, they have done what they do on
 MAX_NAMED = 5  # of what is not ready, in sentences
 
 
-class PlatformError(Exception):
+class PlatformError(CommandFailed):
     """The control plane cannot be reached, or refuses; the message says why."""
 
     def __init__(

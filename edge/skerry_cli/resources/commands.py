@@ -118,14 +118,11 @@ Command = Callable[[argparse.Namespace, PlatformClient], int]
 
 
 def asked(command: Command) -> Callable[[argparse.Namespace], int]:
-    """Return a command that is given the control plane to call, and reports its refusals."""
+    """Return a command that is given the control plane to call."""
 
     def run(args: argparse.Namespace) -> int:
-        try:
-            home = Home.from_environ(os.environ)
-            return command(args, PlatformClient.from_environ(home, os.environ))
-        except PlatformError as error:
-            return complain(str(error))
+        home = Home.from_environ(os.environ)
+        return command(args, PlatformClient.from_environ(home, os.environ))
 
     return run
 

@@ -10,7 +10,7 @@ from typing import Any
 from skerry_cli.arguments import Commands, add_command, count
 from skerry_cli.home.platform_client import PlatformClient, PlatformError
 from skerry_cli.home.state import Home
-from skerry_cli.output import complain, note, say
+from skerry_cli.output import note, say
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 ROLES = ("prefill", "decode", "hybrid", "edge", "host")
@@ -101,10 +101,7 @@ def create_token(args: argparse.Namespace) -> int:
         values["pool"] = args.pool
     else:
         values |= {"region": args.region, "roles": args.role or []}
-    try:
-        made = _client().ask("POST", "/join_tokens", values)
-    except PlatformError as error:
-        return complain(str(error))
+    made = _client().ask("POST", "/join_tokens", values)
     note(
         f"Join token {made['id']}, for {made['max_uses']} machines until {made['expires_at']}; "
         "it is not shown again:"
@@ -114,10 +111,7 @@ def create_token(args: argparse.Namespace) -> int:
 
 
 def list_tokens(args: argparse.Namespace) -> int:
-    try:
-        tokens = _client().all("/join_tokens")
-    except PlatformError as error:
-        return complain(str(error))
+    tokens = _client().all("/join_tokens")
     say(f"{'ID':16}  {'FOR':24}  {'USES':11}  {'EXPIRES':24}  NAME")
     for each in tokens:
         place = each["pool"] or "/".join([each["region"], ",".join(each["roles"]) or "all"])
@@ -129,19 +123,13 @@ def list_tokens(args: argparse.Namespace) -> int:
 
 def delete_token(args: argparse.Namespace) -> int:
     id = args.id.split("_")[1] if args.id.startswith("skjoin_") else args.id
-    try:
-        _client().ask("DELETE", f"/join_tokens/{_checked(id)}")
-    except PlatformError as error:
-        return complain(str(error))
+    _client().ask("DELETE", f"/join_tokens/{_checked(id)}")
     say(f"Join token {id} is deleted.")
     return 0
 
 
 def list_machines(args: argparse.Namespace) -> int:
-    try:
-        machines = _client().all("/machines")
-    except PlatformError as error:
-        return complain(str(error))
+    machines = _client().all("/machines")
     say(
         f"{'ID':32}  {'KIND':4}  {'HOST':20}  {'SKERRY':8}  {'JOINED':24}  {'CPUS':9}  "
         f"{'GIB':13}  {'GPUS':5}  {'NODES':5}  STATE"
@@ -167,17 +155,14 @@ def _used(machine: dict[str, Any]) -> tuple[str, str, str, str]:
 
 
 def revoke_machine(args: argparse.Namespace) -> int:
-    try:
-        revoked = _client().ask("DELETE", f"/machines/{_checked(args.id)}")
-        say(f"Machine {args.id} is revoked.")
-        token = revoked["join_token"]
-        if any(each["id"] == token and each["is_usable"] for each in _client().all("/join_tokens")):
-            note(
-                f"With the join token {token} it can join again: `skerry control token delete "
-                f"{token}`, unless others need it."
-            )
-    except PlatformError as error:
-        return complain(str(error))
+    revoked = _client().ask("DELETE", f"/machines/{_checked(args.id)}")
+    say(f"Machine {args.id} is revoked.")
+    token = revoked["join_token"]
+    if any(each["id"] == token and each["is_usable"] for each in _client().all("/join_tokens")):
+        note(
+            f"With the join token {token} it can join again: `skerry control token delete "
+            f"{token}`, unless others need it."
+        )
     return 0
 
 

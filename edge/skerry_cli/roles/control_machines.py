@@ -8,17 +8,13 @@ from typing import TYPE_CHECKING
 
 from skerry_cli.arguments import port
 from skerry_cli.roles.control_join import duration
-from skerry_cli.roles.control_pods import NoPods, add_pods, pods_of
+from skerry_cli.roles.control_pods import BadOptions, add_pods, pods_of
 
 if TYPE_CHECKING:
     from skerry_cli.composition.serve_machines import JoinOptions
     from skerry_regions.control.machines.webhook import WebhookOptions
 
 DEFAULT_JOIN_PORT = 8789
-
-
-class BadOptions(Exception):
-    """The options do not go together; the message says why."""
 
 
 def add_machines(parser: argparse.ArgumentParser) -> None:
@@ -64,12 +60,8 @@ def join_of(args: argparse.Namespace) -> JoinOptions | None:
         return None
     from skerry_cli.composition.serve_machines import JoinOptions
 
-    try:
-        pods = pods_of(args)
-    except NoPods as error:
-        raise BadOptions(str(error)) from None
     return JoinOptions(
-        host=args.join_host, port=args.join_port, pods=pods, webhook=_webhook_of(args)
+        host=args.join_host, port=args.join_port, pods=pods_of(args), webhook=_webhook_of(args)
     )
 
 

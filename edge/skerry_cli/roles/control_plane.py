@@ -31,7 +31,7 @@ from skerry_cli.home.state import Home
 from skerry_cli.logs import configure_logging
 from skerry_cli.output import complain, say
 from skerry_cli.roles import control_join
-from skerry_cli.roles.control_machines import BadOptions, add_machines, join_of
+from skerry_cli.roles.control_machines import add_machines, join_of
 from skerry_regions.address import is_loopback
 from skerry_regions.control.reconcile.ray.exposure import AUTH_VARIABLE, Exposed, check_address
 from skerry_regions.spec_types import DEFAULT_CONSOLE
@@ -151,10 +151,7 @@ def start(args: argparse.Namespace) -> int:
     from skerry_cli.composition.serve_control import serve_control
     from skerry_cli.composition.starter import run_to_the_end
 
-    try:
-        join = join_of(args)
-    except BadOptions as error:
-        return complain(str(error))
+    join = join_of(args)
     home = Home.from_environ(os.environ)
     home.create()
     options = ControlOptions(

@@ -8,14 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from skerry_cli.home.errors import CommandFailed
+
 if TYPE_CHECKING:
     from skerry_cli.composition.serve_machines import PodOptions
 
 IN_CLUSTER = "in-cluster"
 
 
-class NoPods(Exception):
-    """The options do not say where pods are made; the message says what is missing."""
+class BadOptions(CommandFailed):
+    """The options do not go together; the message says why."""
 
 
 def add_pods(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +56,7 @@ def add_pods(parser: argparse.ArgumentParser) -> None:
 
 
 def pods_of(args: argparse.Namespace) -> PodOptions | None:
-    """Return what the options say; None without them. Raises NoPods."""
+    """Return what the options say; None without them. Raises BadOptions."""
     if args.kubernetes is None:
         return None
     from skerry_cli.composition.serve_machines import PodOptions
@@ -62,7 +64,9 @@ def pods_of(args: argparse.Namespace) -> PodOptions | None:
     from skerry_regions.control.kubernetes.pool_pods import TEMPLATE
 
     if args.kubernetes_join is None:
-        raise NoPods("--kubernetes: give --kubernetes-join, where pods reach this control plane")
+        raise BadOptions(
+            "--kubernetes: give --kubernetes-join, where pods reach this control plane"
+        )
     try:
         if args.kubernetes == IN_CLUSTER:
             access = ClusterAccess.of_pod(os.environ)
@@ -72,7 +76,7 @@ def pods_of(args: argparse.Namespace) -> PodOptions | None:
                 ca_file=ACCOUNT / "ca.crt",
             )  # fmt: skip
     except AccessError as error:
-        raise NoPods(str(error)) from None
+        raise BadOptions(str(error)) from None
     access = replace(
         access,
         namespace=args.kubernetes_namespace or access.namespace,
@@ -80,7 +84,7 @@ def pods_of(args: argparse.Namespace) -> PodOptions | None:
         ca_file=args.kubernetes_ca_file or access.ca_file,
     )
     if not access.namespace:
-        raise NoPods("--kubernetes: give --kubernetes-namespace")
+        raise BadOptions("--kubernetes: give --kubernetes-namespace")
     return PodOptions(
         access=access,
         join=args.kubernetes_join,

@@ -7,8 +7,7 @@ import importlib
 import os
 from pathlib import Path
 
-from skerry_cli.arguments import Commands, add_command, count, port
-from skerry_cli.home.errors import StateError
+from skerry_cli.arguments import Commands, add_command, count_or_zero, port
 from skerry_cli.home.state import Home
 from skerry_cli.logs import configure_logging
 from skerry_cli.output import complain
@@ -53,7 +52,7 @@ def register(commands: Commands) -> None:
     serve.add_argument("--port", type=port, help="UDP and TCP (default: as the zone says)")
     serve.add_argument(
         "--workers",
-        type=_workers,
+        type=count_or_zero,
         metavar="N",
         help="that answer over UDP, beside the event loop (default: one per core; 0: none)",
     )
@@ -66,10 +65,6 @@ def register(commands: Commands) -> None:
     serve.add_argument("--id", metavar="NAME", help="the NSID that is sent (default: host name)")
 
 
-def _workers(text: str) -> int:
-    return 0 if text == "0" else count(text)
-
-
 def start(args: argparse.Namespace) -> int:
     if args.step is not None and args.action != "keys":
         return complain(f"{args.action} has no step {args.step!r}")
@@ -78,14 +73,9 @@ def start(args: argparse.Namespace) -> int:
         importlib.import_module("dns")
     except ModuleNotFoundError:
         return complain("`skerry dns` needs `pip install '.[dns]'` in Skerry's repository")
-    from skerry_cli.home.errors import CannotStart
-
     home = Home.from_environ(os.environ)
     home.create()
-    try:
-        _act(args, home)
-    except (CannotStart, StateError) as error:
-        return complain(str(error))
+    _act(args, home)
     return 0
 
 

@@ -25,7 +25,6 @@ from skerry_cli.home.state import Home
 from skerry_cli.logs import configure_logging
 from skerry_cli.output import complain
 from skerry_cli.roles.joining import (
-    CannotJoin,
     OrderedRestart,
     add_join,
     assigned,
@@ -162,12 +161,9 @@ def _start_joined(args: argparse.Namespace, home: Home) -> int:
     from skerry_regions.control.machines.messages import EdgeAssignment
 
     home.create()
-    try:
-        link = enrolled(args, home, "edge")
-        assignment = assigned(link, EdgeAssignment)
-        gateway = args.gateway or str(Address(host=host_towards(link.url), port=JOINED_PORT))
-    except CannotJoin as error:
-        return complain(str(error))
+    link = enrolled(args, home, "edge")
+    assignment = assigned(link, EdgeAssignment)
+    gateway = args.gateway or str(Address(host=host_towards(link.url), port=JOINED_PORT))
     home = home.in_zone(assignment.residency)
     home.create()
     topology = home.machine / "topology.yaml"

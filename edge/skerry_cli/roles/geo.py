@@ -42,26 +42,21 @@ def register(commands: Commands) -> None:
 
 
 def start_install(args: argparse.Namespace) -> int:
-    from skerry_cli.home.errors import CannotStart
     from skerry_cli.home.geo_install import install
 
     home = Home.from_environ(os.environ)
     home.create()
-    try:
-        install(home, args.file, args.clouds)
-    except CannotStart as error:
-        return complain(str(error))
+    install(home, args.file, args.clouds)
     return 0
 
 
 def start_explain(args: argparse.Namespace) -> int:
-    from skerry_cli.home.errors import CannotStart
     from skerry_cli.home.parts import read_topology
     from skerry_cli.roles.geo_explain import explain
 
     try:
         home = Home.from_environ(os.environ)
         explain(read_topology(args.topology), ipaddress.ip_address(args.address), home)
-    except (ValueError, CannotStart) as error:
+    except ValueError as error:
         return complain(str(error))
     return 0

@@ -12,7 +12,7 @@ from skerry_cli.home.machine import available_cores, available_gpus, configure_t
 from skerry_cli.home.state import Home
 from skerry_cli.logs import configure_logging
 from skerry_cli.output import complain
-from skerry_cli.roles.joining import CannotJoin, add_join, enrolled, host_towards
+from skerry_cli.roles.joining import add_join, enrolled, host_towards
 
 MAX_GPUS = 64
 
@@ -83,21 +83,18 @@ def start(args: argparse.Namespace) -> int:
     from skerry_cli.composition.starter import run_to_the_end
     from skerry_regions.process.launch_folder import Slot
 
-    try:
-        if control_database(home).exists():
-            raise CannotJoin(f"{home.root} is the home of a control plane: give --home")
-        link = enrolled(args, home, "host")
-        offers = Slot(
-            cpus=args.cpus or available_cores(),
-            memory=args.memory or free_memory() or 0,
-            gpus=available_gpus() if args.gpus is None else args.gpus,
-        )
-        options = HostOptions(
-            offers=offers,
-            host=args.host or host_towards(link.url),
-            port=args.port or 0,
-            advertise=args.advertise or "",
-        )
-    except CannotJoin as error:
-        return complain(str(error))
+    if control_database(home).exists():
+        return complain(f"{home.root} is the home of a control plane: give --home")
+    link = enrolled(args, home, "host")
+    offers = Slot(
+        cpus=args.cpus or available_cores(),
+        memory=args.memory or free_memory() or 0,
+        gpus=available_gpus() if args.gpus is None else args.gpus,
+    )
+    options = HostOptions(
+        offers=offers,
+        host=args.host or host_towards(link.url),
+        port=args.port or 0,
+        advertise=args.advertise or "",
+    )
     return run_to_the_end(lambda: serve_host(options, home, link))

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
+from skerry_cli.home.errors import CommandFailed
 from skerry_cli.home.keys import keep_private
 from skerry_cli.home.state import Home
 from skerry_cli.output import note
@@ -35,7 +36,7 @@ MAX_TOKEN_BYTES = 4096
 T = TypeVar("T", "NodeAssignment", "EdgeAssignment")
 
 
-class CannotJoin(Exception):
+class CannotJoin(CommandFailed):
     """The message says why and what to do."""
 
 

@@ -27,7 +27,6 @@ from skerry_cli.logs import configure_logging
 from skerry_cli.output import complain
 from skerry_cli.report import Lines
 from skerry_cli.roles.joining import (
-    CannotJoin,
     OrderedRestart,
     add_join,
     assigned,
@@ -177,14 +176,11 @@ def _start_joined(args: argparse.Namespace, home: Home) -> int:
     configure_logging()
     from skerry_regions.control.machines.messages import NodeAssignment
 
-    try:
-        link = enrolled(args, home, "node")
-        assignment = assigned(link, NodeAssignment)
-        settings = assignment.settings
-        install(settings.model, home, Lines().show)
-        options = _assigned_options(args, home, settings, link.machine, link.url)
-    except CannotJoin as error:
-        return complain(str(error))
+    link = enrolled(args, home, "node")
+    assignment = assigned(link, NodeAssignment)
+    settings = assignment.settings
+    install(settings.model, home, Lines().show)
+    options = _assigned_options(args, home, settings, link.machine, link.url)
     return serve_joined(
         link,
         assignment.fingerprint,

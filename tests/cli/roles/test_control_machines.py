@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from skerry_cli import build_parser
-from skerry_cli.roles.control_machines import BadOptions, join_of
+from skerry_cli.roles.control_machines import join_of
+from skerry_cli.roles.control_pods import BadOptions
 from skerry_regions.control.kubernetes import api_server
 from skerry_regions.control.machines.webhook import IDLE_SECONDS
 
