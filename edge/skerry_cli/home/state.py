@@ -51,10 +51,7 @@ from skerry_regions.private_files import replace_file
 from skerry_regions.zones import GLOBAL
 
 MAX_STATE_BYTES = 64 * 1024
-CONTROL_NAME = "control.sock"
-SECRET_BYTES = 32
 JOURNAL_NAME = "usage.db"
-LOCK_SECONDS = 1.0  # longer than another command needs to look at the lock
 
 RecordT = TypeVar("RecordT", bound=Struct)
 
@@ -68,12 +65,63 @@ class Config(Struct, frozen=True, kw_only=True, omit_defaults=True):
     control_url: str = ""  # of the control plane
 
 
+class InHome:
+    """A file or folder of a home, by its name there."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, home: Home, of: type[Home]) -> Path:
+        return home.root / self._name
+
+
+class InStores(InHome):
+    """One that each residency zone has of its own."""
+
+    def __get__(self, home: Home, of: type[Home]) -> Path:
+        return home.stores / self._name
+
+
 @dataclass(frozen=True, slots=True)
 class Home:
     """The folder of one platform's state."""
 
     root: Path
     zone: str = GLOBAL  # of the process that uses it
+
+    config = InHome("config.json")
+    tokens = InHome("tokens.json")
+    token_audit = InHome("token-audit.log")  # who changed API tokens past the control plane
+    secret = InHome("secret")
+    cluster_key = InHome("cluster.key")
+    control_key = InHome("control.key")
+    authority = InHome("authority.pem")
+    machine = InHome("machine")
+    geo_data = InHome("geo/country.mmdb")  # which countries addresses are in
+    cloud_ranges = InHome("geo/clouds.msgpack.gz")  # where clouds publish that theirs are
+    steer_token = InHome("dns/steer.token")  # by which DNS servers here read what edges report
+    limits = InHome("limits.yaml")
+    issuers = InHome("issuers.yaml")  # whose logins count beside API tokens
+    spending = InHome("spending.db")
+    state_url = InHome("state")  # which servers have what machines share, where a topology says so
+    shared = InHome("shared.json")  # what all homes had of the files that they share
+    state_mark = InHome("state.json")  # says where the state is, once a copy of it was begun
+    state_lock = InHome("run/state.lock")  # held by those who use the stores
+    known_models = InHome("known_models.json")  # which models nodes announced
+    known_members = InHome("known_members.json")  # of the registry, when an edge last read it
+    cache = InHome("cache")
+    reserve = InHome("reserve")  # keeps room for the next start; see `home.room`
+    run = InHome("run")
+    instance = InHome("run/instance.json")
+    lock = InHome("run/skerry.lock")
+    registry = InHome("run/registry.db")
+    logs = InHome("logs")
+    log = InHome("logs/skerry.log")
+
+    responses = InStores("responses.db")
+    idempotency = InStores("idempotency.db")
+    queue = InStores("queue.db")
+    files = InStores("files.db")
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Home:
@@ -89,155 +137,15 @@ class Home:
         """Return where what requests leave behind is kept: a folder of its own for each zone."""
         return self.root if self.zone == GLOBAL else self.root / "zones" / self.zone
 
-    @property
-    def config(self) -> Path:
-        return self.root / "config.json"
-
-    @property
-    def tokens(self) -> Path:
-        return self.root / "tokens.json"
-
-    @property
-    def token_audit(self) -> Path:
-        """Return the path of the log of who changed API tokens past the control plane."""
-        return self.root / "token-audit.log"
-
-    @property
-    def secret(self) -> Path:
-        return self.root / "secret"
-
-    @property
-    def cluster_key(self) -> Path:
-        return self.root / "cluster.key"
-
-    @property
-    def control_key(self) -> Path:
-        return self.root / "control.key"
-
-    @property
-    def authority(self) -> Path:
-        return self.root / "authority.pem"
-
-    @property
-    def machine(self) -> Path:
-        return self.root / "machine"
-
     def zone_key(self, zone: str) -> Path:
         return self.root / "dns" / f"{zone.rstrip('.').lower()}.key"
 
     def transfer_key(self, zone: str) -> Path:
         return self.zone_key(zone).with_suffix(".transfer")
 
-    @property
-    def geo_data(self) -> Path:
-        """Return which countries addresses are in."""
-        return self.root / "geo" / "country.mmdb"
-
-    @property
-    def cloud_ranges(self) -> Path:
-        """Return where cloud providers publish that their addresses are."""
-        return self.geo_data.with_name("clouds.msgpack.gz")
-
     def kept_zone(self, zone: str) -> Path:
         """Return what a control plane last said of it."""
         return self.zone_key(zone).with_suffix(".zone.json")
-
-    @property
-    def steer_token(self) -> Path:
-        """Return the file of the token by which DNS servers of this home read what edges report."""
-        return self.root / "dns" / "steer.token"
-
-    @property
-    def limits(self) -> Path:
-        return self.root / "limits.yaml"
-
-    @property
-    def issuers(self) -> Path:
-        """Return whose logins count beside API tokens."""
-        return self.root / "issuers.yaml"
-
-    @property
-    def spending(self) -> Path:
-        return self.root / "spending.db"
-
-    @property
-    def state_url(self) -> Path:
-        """Return which servers have what machines share, where a topology says so."""
-        return self.root / "state"
-
-    @property
-    def shared(self) -> Path:
-        """Return what all homes had of the files that they share."""
-        return self.root / "shared.json"
-
-    @property
-    def state_mark(self) -> Path:
-        """Return what says where the state is, once a copy of it was begun."""
-        return self.root / "state.json"
-
-    @property
-    def state_lock(self) -> Path:
-        """Return what is locked by those who use the stores."""
-        return self.run / "state.lock"
-
-    @property
-    def responses(self) -> Path:
-        return self.stores / "responses.db"
-
-    @property
-    def idempotency(self) -> Path:
-        return self.stores / "idempotency.db"
-
-    @property
-    def queue(self) -> Path:
-        return self.stores / "queue.db"
-
-    @property
-    def known_models(self) -> Path:
-        """Return which models nodes announced."""
-        return self.root / "known_models.json"
-
-    @property
-    def known_members(self) -> Path:
-        """Return who was in the registry when an edge last read it."""
-        return self.root / "known_members.json"
-
-    @property
-    def files(self) -> Path:
-        return self.stores / "files.db"
-
-    @property
-    def cache(self) -> Path:
-        return self.root / "cache"
-
-    @property
-    def reserve(self) -> Path:
-        """Return the file that keeps room for the next start; see `home.room`."""
-        return self.root / "reserve"
-
-    @property
-    def run(self) -> Path:
-        return self.root / "run"
-
-    @property
-    def instance(self) -> Path:
-        return self.run / "instance.json"
-
-    @property
-    def lock(self) -> Path:
-        return self.run / "skerry.lock"
-
-    @property
-    def registry(self) -> Path:
-        return self.run / "registry.db"
-
-    @property
-    def logs(self) -> Path:
-        return self.root / "logs"
-
-    @property
-    def log(self) -> Path:
-        return self.logs / "skerry.log"
 
     def create(self) -> None:
         """Make the folders. Raises `StateError` where that is not allowed."""
