@@ -7,6 +7,7 @@ import shlex
 import sys
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
@@ -14,7 +15,7 @@ import orjson
 from skerry_cli.output import note, say
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from skerry_cli.logs import LogForm
     from skerry_regions.models.catalog import ModelSpec
@@ -60,13 +61,13 @@ class TerminalReporter:
         self._started = time.monotonic()
         self._lock = threading.Lock()
         self._is_json = form == "json" or (form is None and not sys.stdout.isatty())
-        self._progress: Bars | Lines | JSONLines
+        self._progress: Bars | Lines
         if form is None and sys.stderr.isatty():
             self._progress = Bars()
         elif form == "text" or (form is None and background):
             self._progress = Bars() if sys.stderr.isatty() else Lines()
         else:
-            self._progress = JSONLines()
+            self._progress = Lines(partial(logger.info, "%s"))  # JSON lines of a log
 
     def progress(self, what: str, share: float) -> None:
         with self._lock:
@@ -82,44 +83,27 @@ class TerminalReporter:
             say(ready_text(report, seconds=seconds, background=self._background))
 
 
-class JSONLines:
-    """In a log of JSON lines: one line for each thing begun."""
-
-    def __init__(self) -> None:
-        self._begun: set[str] = set()
-
-    def show(self, what: str, share: float) -> None:
-        if what not in self._begun:
-            self._begun.add(what)
-            logger.info("%s", what)
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to take down."""
-
-
 class LineReporter:
     """Reports of a restarted process: none waits for them, and a log is no place for tokens."""
 
     def __init__(self) -> None:
-        self._lines = Lines()
-
-    def progress(self, what: str, share: float) -> None:
-        self._lines.show(what, share)
+        self.progress = Lines().show
 
     def ready(self, report: dict[str, Any]) -> None:
         note(f"Skerry is ready again at {report['url']}.")
 
 
 class Lines:
-    """Without a terminal: one line for each thing begun."""
+    """Without a terminal: one line for each thing begun, written by `write`."""
 
-    def __init__(self) -> None:
+    def __init__(self, write: Callable[[str], None] = lambda what: note(f"{what} …")) -> None:
+        self._write = write
         self._begun: set[str] = set()
 
     def show(self, what: str, share: float) -> None:
         if what not in self._begun:
             self._begun.add(what)
-            note(f"{what} …")
+            self._write(what)
 
     def close(self) -> None:
         """Do nothing: there is nothing to take down."""
