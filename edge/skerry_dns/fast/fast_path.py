@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import threading
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
@@ -19,6 +17,7 @@ from skerry_dns.fast.table import empty_table
 from skerry_dns.fast.workers import Answer, Workers
 from skerry_dns.server.responder import Responder
 from skerry_regions.geo.places import State
+from skerry_regions.process.startup import on_thread
 
 LOOK_SECONDS = 0.2  # between looks whether something has changed
 ANEW_SECONDS = 6 * 3600.0  # signatures are renewed long before they end: so is what has them
@@ -81,7 +80,7 @@ class FastPath:
         self, addresses: Sequence[Address], answer: Answer, take_over: Callable[[], None]
     ) -> None:
         try:
-            await _on_a_thread(self._prepare)
+            await on_thread(self._prepare)
             await self._start(addresses, answer)
             take_over()
             await self._follow()
@@ -189,26 +188,3 @@ async def _apart(work: Generator[None, None, T]) -> T:
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         await asyncio.sleep(0)
-
-
-async def _on_a_thread(work: Callable[[], None]) -> None:
-    """Run it on a thread that, unlike `asyncio.to_thread`'s, the process's end does not wait
-    for."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-
-    def settle(error: BaseException | None) -> None:
-        if not done.done():
-            done.set_result(None) if error is None else done.set_exception(error)
-
-    def run() -> None:
-        error: BaseException | None = None
-        try:
-            work()
-        except BaseException as raised:
-            error = raised
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(settle, error)
-
-    threading.Thread(target=run, daemon=True).start()
-    await done
