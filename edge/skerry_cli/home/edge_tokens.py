@@ -6,6 +6,8 @@ import contextlib
 import time
 from collections.abc import Generator
 
+from msgspec.structs import asdict
+
 from skerry_edge.gate.principal import Principal
 from skerry_edge.gate.token_file import (
     TokenRecord,
@@ -30,26 +32,26 @@ class EdgeTokens:
         self._account_id = account_id
 
     def publish(self, id: str, secret_digest: str, spec: ApiTokenSpec, created_at: int) -> None:
-        record = _record(
-            spec.grant,
+        record = TokenRecord(
             id=id,
             digest=secret_digest,
             account_id=spec.account_id or self._account_id,
             name=spec.name,
             created_at=created_at,
             parent=spec.parent,
+            **asdict(spec.grant),
         )
         with _token_file():
             self._tokens.keep(record)
 
     def stand_for(self, id: str, login: str, account_id: str, grant: Grant) -> None:
-        record = _record(
-            grant,
+        record = TokenRecord(
             id=id,
             digest=digest_of(new_secret()),  # which is not known: it is no token to show
             account_id=account_id,
             name=login[:128],
             created_at=int(time.time()),
+            **asdict(grant),
         )
         with _token_file():
             self._tokens.stand_for(record)
@@ -107,31 +109,3 @@ def _token_file() -> Generator[None]:
         yield
     except TokenStoreError as error:
         raise Busy(str(error)) from None
-
-
-def _record(
-    grant: Grant,
-    *,
-    id: str,
-    digest: str,
-    account_id: str,
-    name: str,
-    created_at: int,
-    parent: str | None = None,
-) -> TokenRecord:
-    """Return a record of what is granted."""
-    return TokenRecord(
-        id=id,
-        digest=digest,
-        account_id=account_id,
-        name=name,
-        role=grant.role,
-        scopes=grant.scopes,
-        residency=grant.residency,
-        models=grant.models,
-        created_at=created_at,
-        expires_at=grant.expires_at,
-        parent=parent,
-        per_day=grant.per_day,
-        per_month=grant.per_month,
-    )
