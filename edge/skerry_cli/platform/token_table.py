@@ -7,7 +7,6 @@ import asyncio
 import os
 from datetime import UTC, datetime
 
-from skerry.errors import Unavailable
 from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.shared.settings import opened_tokens
 from skerry_cli.home.state import Home
@@ -22,11 +21,7 @@ def list_tokens(args: argparse.Namespace) -> int:
         with opened_tokens(home, os.environ, "skerry tokens list") as store:
             records = store.records()
         spent = _spent(home, records)
-    except TokenStoreError as error:
-        return complain(f"{error}.")
-    except Unavailable as error:
-        return complain(error.message)
-    except CannotStart as error:
+    except (TokenStoreError, CannotStart) as error:
         return complain(f"{error}.")
     say(
         f"{'ID':16}  {'ACCOUNT':32}  {'CREATED':10}  {'EXPIRES':10}  {'ROLE':9}  {'SCOPES':8}  "

@@ -7,12 +7,13 @@ import os
 import pwd
 import re
 import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from skerry_cli.arguments import Commands, add_command, days_or_hours, dollars_or_none
-from skerry_cli.home.errors import CannotStart
+from skerry_cli.home.errors import CannotStart, CommandFailed
 from skerry_cli.home.shared.settings import opened_tokens
 from skerry_cli.home.state import Home, read_config
 from skerry_cli.output import complain, note, say
@@ -194,13 +195,7 @@ def _role_and_scopes(
 def cap_token(args: argparse.Namespace) -> int:
     caps = Caps(per_day=args.per_day, per_month=args.per_month)
     token_id, home = _id_of(args.id), Home.from_environ(os.environ)
-    try:
-        with opened_tokens(home, os.environ, NAME) as store:
-            known = store.set_caps(token_id, caps)
-    except (TokenStoreError, CannotStart) as error:
-        return complain(f"{error}.")
-    if not known:
-        return _unknown(home, "update", token_id)
+    _change(home, "update", token_id, lambda store: store.set_caps(token_id, caps))
     _audit(home, "update", token_id, {"per_day": caps.per_day, "per_month": caps.per_month})
     limits = [
         f"US$ {cap:g} per {period}"
@@ -213,13 +208,10 @@ def cap_token(args: argparse.Namespace) -> int:
 
 def rotate_token(args: argparse.Namespace) -> int:
     token_id, secret, home = _id_of(args.id), new_secret(), Home.from_environ(os.environ)
-    try:
-        with opened_tokens(home, os.environ, NAME) as store:
-            known = store.rotate(token_id, digest_of(secret), grace_seconds=args.grace)
-    except (TokenStoreError, CannotStart) as error:
-        return complain(f"{error}.")
-    if not known:
-        return _unknown(home, "rotate", token_id)
+    digest, grace = digest_of(secret), args.grace
+    _change(
+        home, "rotate", token_id, lambda store: store.rotate(token_id, digest, grace_seconds=grace)
+    )
     _audit(home, "rotate", token_id, {"grace_seconds": args.grace})
     until = f"in {args.grace} s" if args.grace else "now"
     note(f"Token {token_id}, whose former secret ends {until}; the new one is not shown again:")
@@ -229,13 +221,7 @@ def rotate_token(args: argparse.Namespace) -> int:
 
 def revoke_token(args: argparse.Namespace) -> int:
     token_id, home = _id_of(args.id), Home.from_environ(os.environ)
-    try:
-        with opened_tokens(home, os.environ, NAME) as store:
-            number = store.revoke(token_id)
-    except (TokenStoreError, CannotStart) as error:
-        return complain(f"{error}.")
-    if not number:
-        return _unknown(home, "delete", token_id)
+    number = _change(home, "delete", token_id, lambda store: store.revoke(token_id))
     _audit(home, "delete", token_id, {"children": number - 1})
     others = f", with {number - 1} that were made with it" if number > 1 else ""
     say(f"Token {token_id} is revoked{others}.")
@@ -273,9 +259,17 @@ def _audit(home: Home, action: str, id: str, changes: dict[str, Any], *, denied:
         note(f"{home.token_audit} cannot be written ({error.strerror}): this is not in it.")
 
 
-def _unknown(home: Home, action: str, token_id: str) -> int:
-    _audit(home, action, token_id, {}, denied="there is no such token")
-    return complain(f"There is no token {token_id}; `skerry tokens list` shows them.")
+def _change(home: Home, action: str, token_id: str, change: Callable[[TokenStore], int]) -> int:
+    """Change a token; return to how many that was done. Raises CommandFailed for none such."""
+    try:
+        with opened_tokens(home, os.environ, NAME) as store:
+            number = change(store)
+    except (TokenStoreError, CannotStart) as error:
+        raise CommandFailed(f"{error}.") from None
+    if not number:
+        _audit(home, action, token_id, {}, denied="there is no such token")
+        raise CommandFailed(f"There is no token {token_id}; `skerry tokens list` shows them.")
+    return number
 
 
 def _account(home: Home, store: TokenStore, given: str | None, parent: str | None) -> str:
