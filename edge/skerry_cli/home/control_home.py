@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import time
 from collections.abc import Generator
 from pathlib import Path
 
 from skerry_cli.home.state import Home
+from skerry_regions.process.process_lock import is_held, lock_in_time
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8788
 ALONE = b"alone"  # what its lock says of a control plane that no `skerry up` has started
 LOCK_SECONDS = 1.0  # longer than another command needs to look at the lock
-LOOK_SECONDS = 0.1  # a lock cannot be waited for with a deadline
+LOOK_SECONDS = 0.1
 
 
 class ControlRunning(Exception):
@@ -27,12 +26,7 @@ def control_database(home: Home) -> Path:
 
 def control_runs(home: Home) -> bool:
     """Return whether a process is the control plane of this home."""
-    with contextlib.suppress(FileNotFoundError), _lock_path(home).open("rb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+    return is_held(_lock_path(home))
 
 
 def control_is_alone(home: Home) -> bool:
@@ -53,16 +47,11 @@ def claim_control(
     `alone`: it is no part of a `skerry up`. Raises ControlRunning when another one still runs
     after `patience` seconds.
     """
-    deadline = time.monotonic() + patience
     with _lock_path(home).open("ab") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    raise ControlRunning(f"a control plane of {home.root} runs already") from None
-                time.sleep(LOOK_SECONDS)
+        try:
+            lock_in_time(lock, patience, pause=LOOK_SECONDS)
+        except BlockingIOError:
+            raise ControlRunning(f"a control plane of {home.root} runs already") from None
         lock.truncate(0)
         lock.write(ALONE if alone else b"")
         lock.flush()

@@ -7,10 +7,8 @@ a record left behind by `kill -9` is never mistaken for a running platform, nor 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import tempfile
-import time
 from collections.abc import Generator
 from pathlib import Path
 
@@ -19,9 +17,11 @@ from msgspec import Struct
 from skerry_cli.home.errors import StateError
 from skerry_cli.home.room import give_up_room, has_room, keep_room
 from skerry_cli.home.state import Home, read_record, write_record
+from skerry_regions.process.process_lock import is_held, lock_in_time
 
 CONTROL_NAME = "control.sock"
-LOCK_SECONDS = 1.0  # longer than another command needs to look at the lock
+LOCK_SECONDS = 1.0  # longer than another command needs to look at the lock: microseconds
+LOOK_SECONDS = 0.01
 
 
 class Instance(Struct, frozen=True):
@@ -44,12 +44,7 @@ class AlreadyRunning(Exception):
 
 def running(home: Home) -> Instance | None:
     """Return the process that runs the platform, starting up included; None when there is none."""
-    with contextlib.suppress(FileNotFoundError), home.lock.open("rb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return read_record(home.instance, Instance)
-    return None
+    return read_record(home.instance, Instance) if is_held(home.lock) else None
 
 
 @contextlib.contextmanager
@@ -61,7 +56,10 @@ def claim(home: Home) -> Generator[str]:
     """
     home.create()
     with home.lock.open("wb") as lock:
-        _take(lock.fileno(), home)
+        try:
+            lock_in_time(lock, LOCK_SECONDS, pause=LOOK_SECONDS)
+        except BlockingIOError:
+            raise AlreadyRunning(read_record(home.instance, Instance)) from None
         _forget(home)
         if not has_room(home):
             give_up_room(home)
@@ -87,18 +85,6 @@ def _control_path(home: Home) -> str:
     if len(os.fsencode(path)) < 100:  # Unix sockets take 108 bytes on Linux, 104 on macOS
         return str(path)
     return os.path.join(tempfile.mkdtemp(prefix="skerry-"), CONTROL_NAME)
-
-
-def _take(lock: int, home: Home) -> None:
-    """Lock exclusively. A command that only looks holds the lock for microseconds: try again."""
-    deadline = time.monotonic() + LOCK_SECONDS
-    while True:
-        try:
-            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise AlreadyRunning(read_record(home.instance, Instance)) from None
-            time.sleep(0.01)
 
 
 def _forget(home: Home) -> None:

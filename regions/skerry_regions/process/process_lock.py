@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import time
 from pathlib import Path
+from typing import IO
 
 
 def holder(path: Path) -> int | None:
@@ -23,6 +26,29 @@ def holder(path: Path) -> int | None:
         except OSError:  # gone, or not ours
             continue
     return None
+
+
+def is_held(path: Path) -> bool:
+    """Return whether a process holds the lock of this file; a file that is not there has none."""
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def lock_in_time(file: IO[bytes], seconds: float, *, pause: float) -> None:
+    """Take a file's lock, which cannot be waited for with a deadline: it is tried again after each
+    pause. Raises BlockingIOError when somebody else holds it to the end."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(pause)
 
 
 def locked(path: Path) -> int:
