@@ -63,7 +63,8 @@ class Blobs:
         the disk has no room, and what `fetch` raises.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        with self._lock(sha256, name, progress):
+        waiting = f"waiting for another download of {name}"
+        with held_lock(self._lock_file(sha256), waiting, progress):
             path = self._folder / sha256
             if path.exists() and path.stat().st_size == size:
                 return
@@ -101,16 +102,6 @@ class Blobs:
             )
 
     @contextmanager
-    def _lock(self, sha256: str, name: str, progress: Progress) -> Generator[None]:
-        with self._lock_file(sha256).open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                progress(f"waiting for another download of {name}", 0.0)
-                fcntl.flock(file, fcntl.LOCK_EX)
-            yield
-
-    @contextmanager
     def _lock_now(self, sha256: str) -> Generator[bool]:
         with self._lock_file(sha256).open("w") as file:
             try:
@@ -123,6 +114,19 @@ class Blobs:
     def _lock_file(self, sha256: str) -> Path:
         self._locks.mkdir(parents=True, exist_ok=True)
         return self._locks / f"blob-{sha256}"
+
+
+@contextmanager
+def held_lock(path: Path, waiting: str, progress: Progress) -> Generator[None]:
+    """Hold a lock; `waiting` is reported while another process does. The system releases it when
+    the process ends, however it ends."""
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress(waiting, 0.0)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def disk_free(path: Path) -> int:

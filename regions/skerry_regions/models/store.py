@@ -16,12 +16,10 @@ changed since it was last computed.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +27,7 @@ import msgspec
 from msgspec import Struct
 
 from skerry_regions.models import tokenizer_files
-from skerry_regions.models.blobs import Blobs
+from skerry_regions.models.blobs import Blobs, held_lock
 from skerry_regions.models.catalog import ModelSpec
 from skerry_regions.models.integrity import check_files
 from skerry_regions.models.model_files import ModelFiles, ModelMetadata, digest
@@ -152,18 +150,12 @@ class ModelStore:
         _sync_folder(self._root)
         shutil.rmtree(old, ignore_errors=True)
 
-    @contextmanager
-    def _lock(self, spec: ModelSpec, progress: Progress) -> Generator[None]:
-        """Hold the model's lock; the system releases it when the process ends, however it ends."""
+    def _lock(self, spec: ModelSpec, progress: Progress) -> AbstractContextManager[None]:
+        """Return the model's lock."""
         locks = self._root / ".locks"
         locks.mkdir(parents=True, exist_ok=True)
-        with (locks / self._folder(spec).name).open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                progress("waiting for another pull of this model", 0.0)
-                fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+        waiting = "waiting for another pull of this model"
+        return held_lock(locks / self._folder(spec).name, waiting, progress)
 
     # --- checking
 
