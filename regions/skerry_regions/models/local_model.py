@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -59,7 +59,6 @@ def describe(
     path: Path,
     model_id: str,
     *,
-    aliases: Sequence[str] = (),
     created: datetime.date | None = None,
     progress: Progress | None = None,
     check: Check = lambda weights, task: None,
@@ -98,7 +97,6 @@ def describe(
     )
     spec = ModelSpec(
         id=model_id,
-        aliases=tuple(aliases),
         description=description,
         created=created,
         source=f"file:{folder}",

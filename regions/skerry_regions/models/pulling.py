@@ -79,13 +79,9 @@ class Resolved:
     notes: list[str] = field(default_factory=list[str])
 
 
-def is_hub_name(name: str) -> bool:
-    return name.startswith("hf:")
-
-
 def wanted(name: str, known: HubCatalog, *, id: str | None = None) -> PullRequest:
     """Read what a person requested. Raises `ModelNotFound` or `PullError`."""
-    if is_hub_name(name):
+    if name.startswith("hf:"):
         if (match := _HF.fullmatch(name)) is None:
             raise PullError(f"{name}: must look like hf:owner/repository[@revision][:file]")
         return PullRequest(
