@@ -10,7 +10,7 @@ import tarfile
 import tempfile
 import time
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from skerry_cli.home.errors import CannotStart
-from skerry_cli.home.geo_sources import NEEDS_GEO
+from skerry_cli.home.geo_sources import country_data
 from skerry_cli.home.state import Home
 from skerry_cli.output import note, say
 from skerry_regions.geo.cloud_ranges import CloudRanges
@@ -50,10 +50,10 @@ def install(home: Home, file: Path | None, clouds: Path | None) -> None:
     Raises `CannotStart`; what could be installed is.
     """
     if file is not None:
-        _take_countries(home, file)
+        _take(home.geo_data, file, country_data)
         say(f"{home.geo_data} is a copy of {file}.")
     if clouds is not None:
-        _take_clouds(home, clouds)
+        _take(home.cloud_ranges, clouds, CloudRanges)
         say(f"{home.cloud_ranges} is a copy of {clouds}.")
     if file is None and clouds is None:
         troubles: list[str] = []
@@ -77,7 +77,7 @@ def _install_countries(home: Home) -> None:
         _check_licence(f"{PACKAGE} {manifest.version}", manifest.license, LICENCE, "--file")
         unpacked = folder / "data.mmdb"
         unpacked.write_bytes(data)
-        _take_countries(home, unpacked)
+        _take(home.geo_data, unpacked, country_data)
     say(f"{home.geo_data} is that of {PACKAGE} {manifest.version} ({LICENCE}).")
 
 
@@ -101,7 +101,7 @@ def _install_clouds(home: Home) -> None:
         _check_licence(f"{CLOUDS_PACKAGE} {version}", licence, CLOUDS_LICENCE, "--clouds")
         unpacked = folder / "clouds.msgpack.gz"
         unpacked.write_bytes(data)
-        _take_clouds(home, unpacked)
+        _take(home.cloud_ranges, unpacked, CloudRanges)
     say(f"{home.cloud_ranges} is that of {CLOUDS_PACKAGE} {version} ({CLOUDS_LICENCE}).")
 
 
@@ -113,27 +113,13 @@ def _check_licence(package: str, licence: str, expected: str, option: str) -> No
         )
 
 
-def _take_countries(home: Home, file: Path) -> None:
+def _take(place: Path, file: Path, opened: Callable[[Path], PlaceSource]) -> None:
+    """Copy a file that can be opened."""
     try:
-        from skerry_regions.geo.geo_data import GeoData
-    except ImportError:
-        raise CannotStart(NEEDS_GEO) from None
-    try:
-        _take(home.geo_data, file, GeoData(file))
+        source = opened(file)
     except GeoDataUnusable as error:
         raise CannotStart(str(error)) from None
-
-
-def _take_clouds(home: Home, file: Path) -> None:
-    try:
-        _take(home.cloud_ranges, file, CloudRanges(file))
-    except GeoDataUnusable as error:
-        raise CannotStart(str(error)) from None
-
-
-def _take(place: Path, file: Path, opened: PlaceSource) -> None:
-    """Copy a file that could be opened."""
-    if is_old(opened, time.time()):
+    if is_old(source, time.time()):
         note(f"{file.name} is older than 60 days: some addresses have moved since.")
     try:
         if file.stat().st_size > MAX_BYTES:

@@ -38,9 +38,9 @@ def open_known_places(home: Home, topology: Topology) -> KnownPlaces | None:
         if (spec is None or spec.clouds) and home.cloud_ranges.exists():
             sources.append(CloudRanges(home.cloud_ranges))
         if spec is not None and spec.geo:
-            sources.append(_country_data(Path(spec.geo)))
+            sources.append(country_data(Path(spec.geo)))
         elif home.geo_data.exists():
-            sources.append(_country_data(home.geo_data))
+            sources.append(country_data(home.geo_data))
         systems = None if spec is None or spec.asn is None else _system_data(Path(spec.asn))
     except GeoDataUnusable as error:
         raise CannotStart(str(error)) from None
@@ -49,7 +49,8 @@ def open_known_places(home: Home, topology: Topology) -> KnownPlaces | None:
     return KnownPlaces(sources, overrides_of(topology), systems)
 
 
-def _country_data(path: Path) -> PlaceSource:
+def country_data(path: Path) -> PlaceSource:
+    """Open country data. Raises `CannotStart`, or GeoDataUnusable."""
     try:
         from skerry_regions.geo.geo_data import GeoData
     except ImportError:
