@@ -38,7 +38,7 @@ from skerry_cli.logs import configure_logging
 from skerry_cli.output import complain, note
 from skerry_cli.report import LineReporter, StartReporter, TerminalReporter
 from skerry_regions.models.sources import Sized
-from skerry_regions.process.log_files import open_log
+from skerry_regions.process.log_files import open_log, tail
 from skerry_regions.spec_types import DEFAULT_CONSOLE
 
 DEFAULT_HOST = "127.0.0.1"
@@ -53,7 +53,6 @@ SINGLE_PROCESS_ONLY = (
     "tls_key", "console",
 )  # fmt: skip
 STEADY_SECONDS = 60.0  # a restart that loses an engine sooner does not help
-LOG_TAIL = 15  # lines shown when a start in the background fails
 
 
 def register(commands: Commands) -> None:
@@ -266,7 +265,7 @@ def _start_in_background(args: argparse.Namespace, home: Home) -> int:
     if ready:
         return 0
     process.wait()
-    told = _tail(home.log, begin)
+    told = tail(home.log, begin)
     why = "the start failed" if has_room(home) else f"the start failed: {room_wanted(home)}"
     return complain(f"{why}; {home.log} ends with:\n{told}" if told else why)
 
@@ -282,11 +281,3 @@ def _follow(reader: socket.socket, reporter: StartReporter) -> bool:
             what = Sized(report["what"], report["size"]) if "size" in report else report["what"]
             reporter.progress(what, report["share"])
     return False
-
-
-def _tail(path: Path, begin: int) -> str:
-    """Return the last lines of what was appended to a log; all is new where it was rotated."""
-    content = path.read_bytes()
-    new = content[begin:] if len(content) >= begin else content
-    lines = new.decode("utf-8", errors="replace").splitlines()
-    return "\n".join(f"  {line}" for line in lines[-LOG_TAIL:])

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 MAX_LOG_BYTES = 10 << 20  # of one file
+LOG_TAIL = 15  # lines shown when a start fails
 NUM_KEPT = 4  # full ones, beside the one that is written
 
 
@@ -41,6 +42,15 @@ def open_log(path: Path) -> int:
     with contextlib.suppress(OSError):  # a full disk: the old one goes on
         rotate(path)
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+
+def tail(path: Path, begin: int = 0) -> str:
+    """Return the last lines that were appended to a log from `begin` on, indented; all is new where
+    it was rotated."""
+    content = path.read_bytes() if path.exists() else b""  # of a process that was never started
+    new = content[begin:] if len(content) >= begin else content
+    lines = new.decode("utf-8", errors="replace").splitlines()
+    return "\n".join(f"  {line}" for line in lines[-LOG_TAIL:])
 
 
 class RotatedErrors(logging.StreamHandler):  # type: ignore[type-arg]

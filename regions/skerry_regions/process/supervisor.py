@@ -13,7 +13,6 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
@@ -23,7 +22,6 @@ from skerry_regions.process.lifeline import reports
 
 logger = logging.getLogger(__name__)
 
-LOG_TAIL = 15  # lines shown when a first start fails
 
 State = Literal["starting", "ready", "draining", "failed", "stopped"]
 Progress = Callable[[str, float], None]
@@ -181,11 +179,3 @@ class Supervised:
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None:
             signal_child(self._process, number)
-
-
-def tail(path: Path) -> str:
-    """Return the last lines of a log, indented."""
-    if not path.exists():  # it was never started
-        return ""
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    return "\n".join(f"  {line}" for line in lines[-LOG_TAIL:])

@@ -30,10 +30,10 @@ from skerry_regions.models.sources import Progress
 from skerry_regions.process.launch_folder import LaunchFolder, LaunchRecord
 from skerry_regions.process.lifeline import reports
 from skerry_regions.process.local_launcher import LaunchedProcess, LocalLauncher, boot_time
+from skerry_regions.process.log_files import tail
 from skerry_regions.process.pages import is_healthy
 from skerry_regions.process.socket_paths import SocketPaths
 from skerry_regions.process.spawning import HeldListener
-from skerry_regions.process.supervisor import tail
 from skerry_regions.registry import Member, Registry, RegistryUnavailable
 
 HEALTH_SECONDS = 2.0  # between two checks of one process

@@ -36,11 +36,11 @@ from skerry_regions.models.sources import Hub
 from skerry_regions.models.store import ModelStore
 from skerry_regions.process.launch_folder import LaunchFolder, Slot
 from skerry_regions.process.local_launcher import boot_time
+from skerry_regions.process.log_files import tail
 from skerry_regions.process.pages import is_healthy
 from skerry_regions.process.process_lock import holder, locked
 from skerry_regions.process.socket_paths import SocketPaths
 from skerry_regions.process.spawning import spawn
-from skerry_regions.process.supervisor import tail
 
 HEALTH_SECONDS = 2.0  # between two checks
 LOCK_SECONDS = 60.0  # that the one before of this name has to end
