@@ -26,7 +26,7 @@ from skerry_cli.home.parts import (
     open_stores,
 )
 from skerry_cli.home.shared_state import opened_state, shared_usage
-from skerry_cli.home.state import JOURNAL_NAME, Home, read_config
+from skerry_cli.home.state import JOURNAL_NAME, Home, known_config
 from skerry_cli.logs import logs_prompts
 from skerry_edge.gate.oidc.logins import Logins
 from skerry_edge.gate.tokens import TokenStore
@@ -109,8 +109,7 @@ async def assembled(
 
     While entered it follows the files of its home. `more` is for `Edge`. Raises `CannotStart`.
     """
-    config = read_config(home)
-    platform = "" if config is None else config.account_id
+    platform = known_config(home).account_id
     logins = Logins(platform)
     async with (
         exporting(id, region) as export,
@@ -181,6 +180,5 @@ async def exporting(edge: str, region: str) -> AsyncGenerator[Callable[[TraceRec
 def _control_url(home: Home) -> str:
     """Return where the home's control plane is; empty where nothing says so."""
     with contextlib.suppress(StateError):
-        config = read_config(home)
-        return "" if config is None else config.control_url
+        return known_config(home).control_url
     return ""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from skerry.errors import AuthenticationError
 from skerry_cli.home.errors import CannotStart
-from skerry_cli.home.state import Home, read_config
+from skerry_cli.home.state import Home, known_config
 from skerry_edge.gate.admission import Admission
 from skerry_edge.gate.meters import Rates
 from skerry_edge.gate.oidc.issuers import IssuersError, load_issuers
@@ -112,8 +112,7 @@ def open_rates(state: JetStream | None) -> Rates | None:
 
 def following_issuers(home: Home, logins: Logins) -> Followed:
     """Take in the home's issuers, and return how to follow them. Raises `CannotStart`."""
-    config = read_config(home)
-    platform = "" if config is None else config.account_id
+    platform = known_config(home).account_id
 
     def read() -> Callable[[], None]:
         issuers = load_issuers(home.issuers, platform)

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from skerry_cli.home.control_home import DEFAULT_HOST, DEFAULT_PORT
 from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.parts import listen_at, reachable
-from skerry_cli.home.state import Home, read_config
+from skerry_cli.home.state import Home, known_config
 from skerry_edge.limits import Limits
 from skerry_regions.address import Address
 from skerry_regions.process.children import ProcessSpec
@@ -30,8 +30,7 @@ STOP_SECONDS = 150.0  # it drains what it has started: edges, then nodes, then r
 def control_listener(home: Home) -> Generator[socket.socket]:
     """Yield where the control plane is to listen: as the last time, if that is free. On
     loopback."""
-    config = read_config(home)
-    before = urlsplit(config.control_url).port if config is not None else None
+    before = urlsplit(known_config(home).control_url).port
     try:
         listener = listen_at(DEFAULT_HOST, before or DEFAULT_PORT, Limits())
     except CannotStart:

@@ -20,7 +20,7 @@ from skerry_cli.home.parts import credentials
 from skerry_cli.home.shared.limits_file import LimitsFile
 from skerry_cli.home.shared.settings import share_edits, shared_settings, token_store
 from skerry_cli.home.shared_state import keep_state
-from skerry_cli.home.state import Home, read_config, write_config
+from skerry_cli.home.state import Home, known_config, read_config, write_config
 from skerry_edge.console.control_console import ControlConsole
 from skerry_edge.gate.oidc.logins import Logins
 from skerry_edge.gate.tokens import TokenStore
@@ -125,8 +125,7 @@ def accounts_of(home: Home) -> Accounts:
 
 def edge_url_of(home: Home) -> str:
     """Return where the one edge of `skerry up` is, which is in no registry."""
-    config = read_config(home)
-    return "" if config is None else config.url
+    return known_config(home).url
 
 
 def ready_regions(reconciler: Reconciler) -> frozenset[str]:

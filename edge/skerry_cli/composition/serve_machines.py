@@ -16,7 +16,7 @@ import msgspec
 
 from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.keys import cluster_key, secret
-from skerry_cli.home.state import Home, read_config
+from skerry_cli.home.state import Home, known_config
 from skerry_edge.gate.oidc.issuers import IssuerFile, IssuersError, load_issuers
 from skerry_edge.gate.token_file import TokenFile
 from skerry_edge.http.server import serve
@@ -164,9 +164,8 @@ def _credentials(home: Home) -> Credentials:
 
 def _issuers(home: Home) -> bytes | None:
     """Return the home's issuers with the platform's account named; None when they are unusable."""
-    config = read_config(home)
     try:
-        found = load_issuers(home.issuers, "" if config is None else config.account_id)
+        found = load_issuers(home.issuers, known_config(home).account_id)
     except IssuersError:  # which whoever follows the file has logged
         return None
     return msgspec.json.encode(IssuerFile(issuers=found)) if found else b""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from skerry_cli.home.errors import CommandFailed
-from skerry_cli.home.state import Home, read_config
+from skerry_cli.home.state import Home, known_config
 
 if TYPE_CHECKING:
     import httpx
@@ -93,8 +93,8 @@ class PlatformClient:
 
         The home's token goes to the home's URL only. Raises PlatformError, or StateError.
         """
-        config = read_config(home)
-        ours = config.control_url if config is not None else ""
+        config = known_config(home)
+        ours = config.control_url
         url = (environ.get("SKERRY_CONTROL_URL") or ours).rstrip("/")
         if not url:
             raise PlatformError(
@@ -102,7 +102,7 @@ class PlatformClient:
                 "set SKERRY_CONTROL_URL and SKERRY_API_TOKEN"
             )
         token = environ.get("SKERRY_API_TOKEN")
-        if not token and config is not None and url == ours:
+        if not token and url == ours:
             token = config.api_token
         if not token:
             raise PlatformError(f"set SKERRY_API_TOKEN to a token of {url}")

@@ -165,6 +165,11 @@ def read_config(home: Home) -> Config | None:
     return read_record(home.config, Config)
 
 
+def known_config(home: Home) -> Config:
+    """Return it; without `skerry up` one in which nothing is known. Raises `StateError`."""
+    return read_config(home) or Config(account_id="", api_token="")
+
+
 def write_config(home: Home, config: Config) -> None:
     """Write what is new: a platform starts on a full disk, too. Raises `StateError`."""
     if read_config(home) != config:

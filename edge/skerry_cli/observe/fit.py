@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from skerry_cli.home.control_home import control_runs
 from skerry_cli.home.instance import running
-from skerry_cli.home.state import Home, read_config
+from skerry_cli.home.state import Home, known_config
 from skerry_cli.observe.status import NOT_RUNNING, read_status
 from skerry_cli.observe.usage import journal_files
 from skerry_cli.output import complain, note, say
@@ -49,8 +49,7 @@ def fit(args: argparse.Namespace) -> int:
     note(f"watching for {args.seconds:g} s what nodes count; ask the platform what it is to be"
          " calibrated by")  # fmt: skip
     try:
-        config = read_config(home)
-        token = "" if config is None else config.api_token
+        token = known_config(home).api_token
         looks = asyncio.run(_watch(partial(read_status, home, instance), token, args.seconds))
         seen = platform_of(looks)
         requests = [each for path in journal_files(home) for each in journaled(path, since)]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from skerry_cli.arguments import Commands, add_command, positive_seconds
 from skerry_cli.home.control_home import control_runs
 from skerry_cli.home.instance import running
-from skerry_cli.home.state import Home, read_config
+from skerry_cli.home.state import Home, known_config
 from skerry_cli.observe.status import NOT_RUNNING, read_status
 from skerry_cli.output import complain, note, say
 from skerry_cli.tables import short_model
@@ -56,8 +56,7 @@ def show(args: argparse.Namespace) -> int:
         note(NOT_RUNNING)
         return 1
     read = partial(read_status, home, instance)
-    config = read_config(home)
-    token = "" if config is None else config.api_token  # of an operator
+    token = known_config(home).api_token  # of an operator
     try:
         if args.once or args.json:
             return asyncio.run(_once(read, token, args.interval, as_json=args.json))

@@ -15,7 +15,7 @@ import msgspec
 from skerry_cli.arguments import Commands, add_command, days_or_hours, dollars_or_none
 from skerry_cli.home.errors import CannotStart, CommandFailed
 from skerry_cli.home.shared.settings import opened_tokens
-from skerry_cli.home.state import Home, read_config
+from skerry_cli.home.state import Home, known_config
 from skerry_cli.output import complain, note, say
 from skerry_cli.platform.token_table import list_tokens
 from skerry_edge.gate.token_audit import TokenAudit
@@ -181,8 +181,7 @@ def _role_and_scopes(
     """Return what is requested, with `admin` taken as a role. Raises ValueError."""
     role = args.role
     asked: tuple[Any, ...] = tuple(args.scope or ())
-    config = read_config(home)
-    platform = config.account_id if config is not None else ""
+    platform = known_config(home).account_id
     if "admin" in asked:
         role = role or role_of_admin(account_id, platform)
         note(f"--scope admin is taken as --role {role}: say so, it is refused from version 0.3 on.")
@@ -280,5 +279,4 @@ def _account(home: Home, store: TokenStore, given: str | None, parent: str | Non
         return given
     if parent is not None and (maker := store.principal(parent)) is not None:
         return maker.account_id
-    config = read_config(home)
-    return config.account_id if config is not None else new_account_id()
+    return known_config(home).account_id or new_account_id()

@@ -22,7 +22,7 @@ from skerry_cli.home.control_home import control_database
 from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.keys import cluster_key, control_key
 from skerry_cli.home.shared_state import opened_state
-from skerry_cli.home.state import Home, read_config
+from skerry_cli.home.state import Home, known_config
 from skerry_regions.control.desired.backup import check_copy
 from skerry_regions.control.desired.store import Store
 from skerry_regions.control.machines.authority import Authority
@@ -110,10 +110,10 @@ class SharedSecrets:
 
 def _digest(home: Home) -> str:
     """Return a digest of all secrets of a home, from which none of them can be computed."""
-    config, authority = read_config(home), Authority.open(home.authority)
+    config, authority = known_config(home), Authority.open(home.authority)
     parts = (
         control_key(home), cluster_key(home), authority.fingerprint.encode(),
-        (config.account_id if config is not None else "").encode(),
+        config.account_id.encode(),
     )  # fmt: skip
     return hashlib.blake2b(b"\0".join(parts), digest_size=16, person=b"skerry control").hexdigest()
 

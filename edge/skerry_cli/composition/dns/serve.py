@@ -19,7 +19,7 @@ from skerry_cli.composition.dns.live_zone import LiveZone
 from skerry_cli.composition.starter import Starter
 from skerry_cli.home.errors import CannotStart, StateError
 from skerry_cli.home.parts import read_topology
-from skerry_cli.home.state import Home, read_config
+from skerry_cli.home.state import Home, known_config
 from skerry_cli.home.steer_token import steer_token
 from skerry_cli.output import note
 from skerry_dns.server.dns_metrics import DnsMetrics
@@ -99,9 +99,9 @@ def _token(options: DnsOptions, home: Home) -> str:
 
 def zone_source(options: DnsOptions, home: Home) -> ZoneSource:
     """Return the control plane of the home, or another one. Raises `CannotStart`."""
-    config = read_config(home)
-    url = options.control or ("" if config is None else config.control_url)
-    token = os.environ.get("SKERRY_API_TOKEN") or ("" if config is None else config.api_token)
+    config = known_config(home)
+    url = options.control or config.control_url
+    token = os.environ.get("SKERRY_API_TOKEN") or config.api_token
     if not url or not token:
         raise CannotStart(
             "which control plane? Give --control and SKERRY_API_TOKEN, or start one here"
