@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from skerry.errors import AuthenticationError
 from skerry_cli.home.errors import CannotStart
+from skerry_cli.home.shared_state import stream_of
 from skerry_cli.home.state import Home, known_config
 from skerry_edge.gate.admission import Admission
 from skerry_edge.gate.meters import Rates
@@ -23,6 +24,7 @@ from skerry_edge.limits import Limits
 from skerry_edge.money.spending import Spending
 from skerry_edge.money.sqlite_spending import SqliteSpending
 from skerry_edge.reload import Followed, following
+from skerry_regions.drivers.jetstream.tables import MONEY, RATES
 from skerry_regions.models.catalog import Catalog
 from skerry_regions.zones import GLOBAL
 
@@ -92,10 +94,8 @@ def open_spending(
     if state is None:
         return SqliteSpending(home.spending)
     from skerry_edge.money.nats_spending import NatsSpending
-    from skerry_regions.drivers.jetstream.stream import KeyedStream
-    from skerry_regions.drivers.jetstream.tables import MONEY
 
-    return NatsSpending(KeyedStream(state, MONEY, GLOBAL), edges=edges)
+    return NatsSpending(stream_of(state, MONEY, GLOBAL), edges=edges)
 
 
 def open_rates(state: JetStream | None) -> Rates | None:
@@ -104,10 +104,8 @@ def open_rates(state: JetStream | None) -> Rates | None:
     if state is None:
         return None
     from skerry_edge.shared.nats_rates import NatsRates
-    from skerry_regions.drivers.jetstream.stream import KeyedStream
-    from skerry_regions.drivers.jetstream.tables import RATES
 
-    return NatsRates(KeyedStream(state, RATES, GLOBAL))
+    return NatsRates(stream_of(state, RATES, GLOBAL))
 
 
 def following_issuers(home: Home, logins: Logins) -> Followed:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from skerry.errors import SkerryError
 from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.shared.answers import share_answers
-from skerry_cli.home.shared_state import open_queue
+from skerry_cli.home.shared_state import open_queue, stream_of
 from skerry_cli.home.state import Config, Home, read_config, write_config
 from skerry_edge.api import cors
 from skerry_edge.gate.token_audit import TokenAudit
@@ -38,6 +38,7 @@ from skerry_edge.text.encoder import EncoderText
 from skerry_edge.text.model import TextModel
 from skerry_edge.text.templates.template import TemplateError
 from skerry_regions.address import LOOPBACK
+from skerry_regions.drivers.jetstream.tables import FILES, IDEMPOTENCY, RESPONSES
 from skerry_regions.known_hosts import hosts_of
 from skerry_regions.models.catalog import Catalog, CatalogError, ModelSpec, is_packaged
 from skerry_regions.models.model_files import ModelFiles
@@ -152,10 +153,8 @@ def _open_files(home: Home, state: JetStream | None) -> Files:
     if state is None:
         return FileStore(home.files)
     from skerry_edge.shared.nats_files import NatsFiles
-    from skerry_regions.drivers.jetstream.stream import KeyedStream
-    from skerry_regions.drivers.jetstream.tables import FILES
 
-    return NatsFiles(KeyedStream(state, FILES, home.zone), asyncio.get_running_loop())
+    return NatsFiles(stream_of(state, FILES, home.zone), asyncio.get_running_loop())
 
 
 def load_texts(models: list[InstalledModel]) -> tuple[dict[str, TextModel], list[LeftOut]]:
@@ -196,20 +195,16 @@ def open_responses(home: Home, state: JetStream | None) -> Responses:
     if state is None:
         return ResponseStore(home.responses)
     from skerry_edge.shared.nats_responses import NatsResponses
-    from skerry_regions.drivers.jetstream.stream import KeyedStream
-    from skerry_regions.drivers.jetstream.tables import RESPONSES
 
-    return NatsResponses(KeyedStream(state, RESPONSES, home.zone))
+    return NatsResponses(stream_of(state, RESPONSES, home.zone))
 
 
 def _shared_keys(home: Home, state: JetStream | None) -> RequestKeys | None:
     if state is None:
         return None
     from skerry_edge.shared.nats_keys import NatsKeys
-    from skerry_regions.drivers.jetstream.stream import KeyedStream
-    from skerry_regions.drivers.jetstream.tables import IDEMPOTENCY
 
-    return NatsKeys(KeyedStream(state, IDEMPOTENCY, home.zone))
+    return NatsKeys(stream_of(state, IDEMPOTENCY, home.zone))
 
 
 def open_stores(

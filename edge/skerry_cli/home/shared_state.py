@@ -20,6 +20,7 @@ from skerry.errors import Unavailable
 from skerry_cli.home.errors import CannotStart, StateError
 from skerry_cli.home.keys import given_files, link_files
 from skerry_cli.home.state import Home, read_record, replace_private
+from skerry_regions.drivers.jetstream.tables import BATCHES, MONEY, USAGE
 from skerry_regions.drivers.sqlite_queue import SqliteQueue
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
 from skerry_regions.queue import Queue
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
 
     from skerry_regions.drivers.jetstream.connection import JetStream
+    from skerry_regions.drivers.jetstream.specs import StreamSpec
+    from skerry_regions.drivers.jetstream.stream import KeyedStream
 
 VARIABLE = "SKERRY_REGISTRY"
 STATE_VARIABLE = "SKERRY_STATE"
@@ -57,16 +60,21 @@ def open_registry(home: Home, environ: Mapping[str, str]) -> Registry:
         raise RegistryUnavailable(f"{VARIABLE}: {error}") from None
 
 
+def stream_of(state: JetStream, table: StreamSpec, zone: str) -> KeyedStream:
+    """Return a table of a zone, as `state`'s servers have it."""
+    from skerry_regions.drivers.jetstream.stream import KeyedStream  # which needs their client
+
+    return KeyedStream(state, table, zone)
+
+
 def open_queue(home: Home, state: JetStream | None) -> Queue:
     """Return the queue of the home, or of all edges of its zone on `state`'s servers: then on its
     event loop, for calls from other threads."""
     if state is None:
         return SqliteQueue(home.queue)
     from skerry_regions.drivers.jetstream.queue.nats_queue import NatsQueue
-    from skerry_regions.drivers.jetstream.stream import KeyedStream
-    from skerry_regions.drivers.jetstream.tables import BATCHES
 
-    return NatsQueue(KeyedStream(state, BATCHES, home.zone), asyncio.get_running_loop())
+    return NatsQueue(stream_of(state, BATCHES, home.zone), asyncio.get_running_loop())
 
 
 def chosen_state(home: Home, environ: Mapping[str, str]) -> StateURL | None:
@@ -222,11 +230,9 @@ async def _check_seal(jetstream: JetStream) -> None:
     """Raise `CannotStart` where a home goes on with what these servers have. Of servers that are
     away that is found out later, before anything is spent."""
     from skerry_edge.money.seal import sealed_by
-    from skerry_regions.drivers.jetstream.stream import KeyedStream
-    from skerry_regions.drivers.jetstream.tables import MONEY
 
     with contextlib.suppress(Unavailable):
-        if home := await sealed_by(KeyedStream(jetstream, MONEY, GLOBAL)):
+        if home := await sealed_by(stream_of(jetstream, MONEY, GLOBAL)):
             raise CannotStart(
                 f"the state of these servers was copied back into a home ({home}), which goes on "
                 "with it: have `state: sqlite` there, or copy it here once more with `skerry state "
@@ -264,10 +270,8 @@ async def shared_usage(
         yield
         return
     from skerry_edge.shared.nats_usage import NatsUsage
-    from skerry_regions.drivers.jetstream.stream import KeyedStream
-    from skerry_regions.drivers.jetstream.tables import USAGE
 
-    usage = NatsUsage(journal, KeyedStream(state, USAGE, home.zone), edge=edge)
+    usage = NatsUsage(journal, stream_of(state, USAGE, home.zone), edge=edge)
     usage.start()
     try:
         yield

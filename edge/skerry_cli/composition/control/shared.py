@@ -21,11 +21,12 @@ import msgspec
 from skerry_cli.home.control_home import control_database
 from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.keys import cluster_key, control_key
-from skerry_cli.home.shared_state import opened_state
+from skerry_cli.home.shared_state import opened_state, stream_of
 from skerry_cli.home.state import Home, known_config
 from skerry_regions.control.desired.backup import check_copy
 from skerry_regions.control.desired.store import Store
 from skerry_regions.control.machines.authority import Authority
+from skerry_regions.drivers.jetstream.tables import LEASES
 
 if TYPE_CHECKING:
     from skerry_regions.control.desired.logged_store import LoggedStore
@@ -59,8 +60,6 @@ async def shared_control(
         from skerry_regions.control.desired.succession import LeadingControl, Succession
         from skerry_regions.control.desired.transaction_log import TransactionLog
         from skerry_regions.drivers.jetstream.leader_lease import LeaderLease
-        from skerry_regions.drivers.jetstream.stream import KeyedStream
-        from skerry_regions.drivers.jetstream.tables import LEASES
         from skerry_regions.zones import GLOBAL
 
         log = TransactionLog(state, asyncio.get_running_loop())
@@ -70,7 +69,7 @@ async def shared_control(
             raise CannotStart(str(error)) from None
         try:
             lease = LeaderLease(
-                KeyedStream(state, LEASES, GLOBAL),
+                stream_of(state, LEASES, GLOBAL),
                 "control",
                 msgspec.json.encode(LeadingControl(url=url)),
             )
