@@ -22,7 +22,7 @@ from skerry_core.runners.packing.packed import packed_bytes
 from skerry_core.weights.tensors import WeightsError
 from skerry_regions.models.catalog import ModelSpec
 from skerry_regions.models.model_files import ModelFiles
-from skerry_regions.models.problems import LeftOut, UnsupportedModel, left_out_by
+from skerry_regions.models.problems import LeftOut, UnfitSettings, UnsupportedModel, left_out_by
 from skerry_regions.node.engines import FileTierOptions, open_encoder, open_engine
 from skerry_regions.wire.link_auth import NO_CREDENTIALS
 
@@ -87,9 +87,10 @@ def load_models(
                 credentials=credentials,
                 progress=reporter.progress,
             )
-        except (ConfigError, WeightsError) as error:
-            problem = UnsupportedModel(str(error))
-            left_out.append(left_out_by(model.spec.id, problem))
+        except WeightsError as error:
+            left_out.append(left_out_by(model.spec.id, UnsupportedModel(str(error))))
+        except ConfigError as error:  # not of the model's own: `decoder_config` has read it
+            left_out.append(left_out_by(model.spec.id, UnfitSettings(str(error))))
     return Loaded(engines, encoders, left_out)
 
 

@@ -5,7 +5,8 @@ ModelProblem
 ├── PullError           they could not be fetched
 │   └── PullCancelled   the request was cancelled
 ├── ModelCorrupt        they are not those of the catalog: missing, cut, changed
-└── UnsupportedModel    they are whole, but of a kind that cannot be served
+├── UnsupportedModel    they are whole, but of a kind that cannot be served
+└── UnfitSettings       they could be served, but not as this start is told to
 """
 
 from __future__ import annotations
@@ -68,6 +69,12 @@ class UnsupportedTemplate(UnsupportedModel):
     """A chat template that does not compile, or is not safe to run."""
 
     reason = "its chat template cannot be used"
+
+
+class UnfitSettings(ModelProblem):
+    """What this start is told of runner, forms, ranks or memory does not do for the model."""
+
+    reason = "it cannot be opened with these settings"
 
 
 class LeftOut(Struct, frozen=True):

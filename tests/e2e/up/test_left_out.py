@@ -97,3 +97,10 @@ def test_with_nothing_left_up_says_why(skerry: Skerry) -> None:
     assert "cut.gguf is truncated: 1,000 of" in done.stderr
     assert "skerry models remove @cf/me/cut" in done.stderr
     assert json.loads(skerry("status", "--json").stdout)["url"] == ""
+
+
+def test_what_a_start_is_told_is_no_fault_of_the_model(skerry: Skerry) -> None:
+    done = skerry("up", "--port", "0", "--runner", "toy", "--weights", "int4", f"--model={WHOLE}")
+    assert done.returncode == 1
+    why = "it cannot be opened with these settings: --weights int4 is not of the toy runner"
+    assert f"{WHOLE} is left out, because {why}" in done.stderr
