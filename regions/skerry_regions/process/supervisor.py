@@ -11,7 +11,7 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal
@@ -24,7 +24,6 @@ logger = logging.getLogger(__name__)
 
 
 State = Literal["starting", "ready", "draining", "failed", "stopped"]
-Progress = Callable[[str, float], None]
 
 
 class FirstStartFailed(Exception):
@@ -46,23 +45,17 @@ class Supervised:
         self,
         spec: ProcessSpec,
         *,
-        progress: Progress = lambda what, share: None,
         restarts: RestartPolicy | None = None,
         health: HealthPolicy | None = None,
-        rng: Random | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.spec = spec
         self.state: State = "starting"
         self.restarts = 0
         self.last_exit: int | None = None  # status of the last run that ended; -9: by SIGKILL
-        self.report: dict[str, Any] = {}  # what it said when it was ready
-        self._progress = progress
         self._health = health or HealthPolicy()
-        self._backoff = Backoff(restarts or RestartPolicy(), rng or Random())
+        self._backoff = Backoff(restarts or RestartPolicy(), Random())
         self._clock = asyncio.get_running_loop().time
         self._started = self._clock()  # the last time
-        self._sleep = sleep
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = asyncio.Event()
         self._was_ready = False
@@ -78,12 +71,12 @@ class Supervised:
         """Do not start it again when it ends."""
         self._stopping.set()
 
-    async def stop(self, seconds: float, how: signal.Signals = signal.SIGTERM) -> None:
+    async def stop(self, seconds: float) -> None:
         """Have it drain and end; kill it after `seconds`. Idempotent."""
         self.retire()
         if self.state in ("ready", "starting"):
             self.state = "draining"
-        self._signal(how)
+        self._signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(seconds):
                 await asyncio.shield(self._task)
@@ -117,7 +110,7 @@ class Supervised:
 
     async def _pause(self, seconds: float) -> None:
         """Wait until it is time, or time to stop."""
-        waits = [asyncio.ensure_future(self._sleep(seconds)),
+        waits = [asyncio.ensure_future(asyncio.sleep(seconds)),
                  asyncio.ensure_future(self._stopping.wait())]  # fmt: skip
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
@@ -150,18 +143,11 @@ class Supervised:
             self._process = None
 
     async def _follow(self, lifeline: socket.socket) -> None:
-        """Take in what the process reports, until its end closes."""
+        """Note when the process is ready; until its end closes."""
         async for report in reports(lifeline.dup()):
-            self._heard(report)
-
-    def _heard(self, line: dict[str, Any]) -> None:
-        if "ready" in line:
-            self.report = line["ready"]
-            self._was_ready = True
-            if not self._stopping.is_set():
+            self._was_ready = self._was_ready or "ready" in report
+            if "ready" in report and not self._stopping.is_set():
                 self.state = "ready"
-        elif not self._was_ready:  # of a first start; none waits for the others
-            self._progress(f"{self.spec.id}: {line['what']}", line["share"])
 
     async def _watch_health(self) -> None:
         """Kill the process once it has answered no check for too long."""

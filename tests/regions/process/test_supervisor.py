@@ -37,7 +37,6 @@ async def supervised(
     script: str,
     *,
     healthy: Callable[[], bool] | None = None,
-    told: Callable[[str, float], None] = lambda what, share: None,
     stop_seconds: float = 60.0,
 ) -> AsyncGenerator[Supervised]:
     async def is_healthy() -> bool:
@@ -51,7 +50,7 @@ async def supervised(
         healthy=is_healthy,
     )
     health = HealthPolicy(every=0.01, patience=0.05)
-    process = Supervised(spec, progress=told, restarts=QUICK, health=health)
+    process = Supervised(spec, restarts=QUICK, health=health)
     try:
         yield process
     finally:
@@ -64,29 +63,21 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_what_it_reports_is_heard(tmp_path: Path) -> None:
-    told: list[tuple[str, float]] = []
-    async with supervised(
-        tmp_path, UNTIL_TOLD, told=lambda what, share: told.append((what, share))
-    ) as process:
+async def test_it_is_ready_when_it_says_so(tmp_path: Path) -> None:
+    async with supervised(tmp_path, UNTIL_TOLD) as process:
+        assert process.state == "starting"
         await until(lambda: process.state == "ready")
-        assert (process.state, process.report) == ("ready", {"port": 7})
-        assert told == [("child: loading", 0.5)]
         assert process.pid
     assert (process.state, process.pid, process.last_exit) == ("stopped", 0, 0)
 
 
 async def test_one_that_is_killed_is_started_again(tmp_path: Path) -> None:
-    told: list[str] = []
-    async with supervised(
-        tmp_path, UNTIL_TOLD, told=lambda what, share: told.append(what)
-    ) as process:
+    async with supervised(tmp_path, UNTIL_TOLD) as process:
         await until(lambda: process.state == "ready")
         first = process.pid
         os.kill(first, signal.SIGKILL)
         await until(lambda: process.state == "ready" and process.pid not in (0, first))
         assert (process.restarts, process.last_exit) == (1, -signal.SIGKILL)
-        assert told == ["child: loading"]  # of the first start
 
 
 async def test_one_that_is_ill_for_long_is_killed(tmp_path: Path) -> None:
