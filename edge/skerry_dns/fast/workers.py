@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -156,8 +157,4 @@ def _address(slot: bytes) -> tuple[Any, ...]:
 
 def is_supported() -> bool:
     """Return whether this machine is one whose structures `serving` knows."""
-    return os.uname().sysname == "Linux" and struct.calcsize("P") == 8 and _is_little_endian()
-
-
-def _is_little_endian() -> bool:
-    return struct.pack("=H", 1) == b"\x01\0"
+    return os.uname().sysname == "Linux" and struct.calcsize("P") == 8 and sys.byteorder == "little"

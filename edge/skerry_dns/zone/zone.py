@@ -71,7 +71,12 @@ class Zone:
         self._geo = frozenset(name.canonicalize() for name in geo_names)
         for name in self._geo:
             self._check_geo(name)
-        self._exists = self._names()
+        # Every name that exists, in lower case: those that only lead to others too.
+        self.names = self._existing_names()
+        soa = self._zone.get_rdataset(self.origin, dns.rdatatype.SOA)
+        if soa is None:
+            raise ZoneError(f"zone {self.origin}: no SOA record")
+        self._soa = soa
         self.negative_soa = self._make_negative_soa()
         for name, node in self._zone.nodes.items():
             if node.get_rdataset(dns.rdataclass.IN, dns.rdatatype.CNAME) is not None:
@@ -99,7 +104,7 @@ class Zone:
                 kind = dns.rdatatype.to_text(rdataset.rdtype)
                 raise ZoneError(f"{name} is answered by place, and has a static {kind} too")
 
-    def _names(self) -> frozenset[Name]:
+    def _existing_names(self) -> frozenset[Name]:
         """Return every name that exists, those between a record and the origin too."""
         names: set[Name] = {self.origin.canonicalize()}
         for name in (*self._zone.nodes, *self._geo):
@@ -112,11 +117,8 @@ class Zone:
     def _make_negative_soa(self) -> dns.rrset.RRset:
         """Return the SOA as negative answers carry it: for min(TTL, MINIMUM) seconds (RFC 2308,
         5)."""
-        rdataset = self._zone.get_rdataset(self.origin, dns.rdatatype.SOA)
-        if rdataset is None:
-            raise ZoneError(f"zone {self.origin}: no SOA record")
-        rrset = _rrset(self.origin, rdataset)
-        rrset.ttl = min(rdataset.ttl, cast(SOA, rdataset[0]).minimum)
+        rrset = _rrset(self.origin, self._soa)
+        rrset.ttl = min(rrset.ttl, cast(SOA, rrset[0]).minimum)
         return rrset
 
     def find(self, name: Name, rdtype: int) -> Found:
@@ -145,14 +147,9 @@ class Zone:
                 break
         return Found(Kind.ANSWER, name, answer)
 
-    @property
-    def names(self) -> frozenset[Name]:
-        """Return every name that exists, in lower case: those that only lead to others too."""
-        return self._exists
-
     def has_name(self, name: Name) -> bool:
         """Return whether it exists by itself, without a wildcard."""
-        return name.canonicalize() in self._exists
+        return name.canonicalize() in self.names
 
     def types(self, name: Name) -> set[dns.rdatatype.RdataType]:
         """Return types of records that this zone answers for a name, which may be a wildcard's."""
@@ -165,18 +162,14 @@ class Zone:
 
     def transferred(self, further: Sequence[dns.rrset.RRset] = ()) -> Iterator[dns.rrset.RRset]:
         """Yield what a secondary gets: SOA, all other static records and `further` ones, SOA."""
-        soa = [_rrset(self.origin, each) for each in self._rdatasets(self.origin) if _is_soa(each)]
-        yield from soa
-        for name in self._zone.nodes:
-            for rdataset in self._rdatasets(name):
-                if not _is_soa(rdataset):
+        soa = _rrset(self.origin, self._soa)
+        yield soa
+        for name, node in self._zone.nodes.items():
+            for rdataset in node.rdatasets:
+                if rdataset.rdtype != dns.rdatatype.SOA:
                     yield _rrset(name, rdataset)
         yield from further
-        yield from soa
-
-    def _rdatasets(self, name: Name) -> list[dns.rdataset.Rdataset]:
-        node = self._zone.get_node(name)
-        return [] if node is None else list(node.rdatasets)
+        yield soa
 
     def authoritative(self) -> Iterator[dns.rrset.RRset]:
         """Yield all static records that are this zone's own: no cuts, no glue."""
@@ -190,11 +183,11 @@ class Zone:
 
         The wildcard is `*.E`, E being the closest encloser that exists (RFC 4592).
         """
-        if name.canonicalize() in self._exists:
+        if name.canonicalize() in self.names:
             return name
-        encloser = next(each for each in _parents(name) if each.canonicalize() in self._exists)
+        encloser = next(each for each in _parents(name) if each.canonicalize() in self.names)
         wildcard = dns.name.Name((b"*", *encloser.labels))
-        return wildcard if wildcard.canonicalize() in self._exists else None
+        return wildcard if wildcard.canonicalize() in self.names else None
 
     def _delegation(self, name: Name, rdtype: int) -> Found | None:
         """Return the highest zone cut on the way to `name`. A cut's own DS is the parent's to
@@ -230,10 +223,6 @@ def _parents(name: Name) -> Iterator[Name]:
     while len(name.labels) > 1:
         name = name.parent()
         yield name
-
-
-def _is_soa(rdataset: dns.rdataset.Rdataset) -> bool:
-    return rdataset.rdtype == dns.rdatatype.SOA
 
 
 def _type(rdtype: int) -> dns.rdatatype.RdataType:
