@@ -167,11 +167,10 @@ class HubClient:
     def locate(self, repository: str, commit: str, path: str) -> Location:
         """Return where a file's bytes are now. Raises `PullError`."""
         response = self._ask("HEAD", resolve_path(repository, commit, path), {}, repository)
-        url, headers = str(response.request.url), self._token_for(response.request.url)
+        target = response.request.url
         if response.status_code in MOVED:
-            target = response.request.url.join(response.headers.get("Location", ""))
-            return Location(str(target), self._token_for(target))
-        return Location(url, headers)
+            target = target.join(response.headers.get("Location", ""))
+        return Location(str(target), self._token_for(target))
 
     # --- requests
 

@@ -48,7 +48,7 @@ class Transfer:
     ) -> None:
         self._client = client
         self._piece = piece
-        self._sleep = sleep
+        self.sleep = sleep
 
     def fetch(
         self,
@@ -92,9 +92,6 @@ class Transfer:
         both = {"Accept-Encoding": "identity", **location.headers, **headers}
         with self._client.stream("GET", location.url, headers=both) as response:
             yield response
-
-    def pause(self, seconds: float) -> None:
-        self._sleep(seconds)
 
 
 class _FileTransfer:
@@ -273,7 +270,7 @@ class _FileTransfer:
                 f"{self._name}: could not be downloaded ({problem}). What arrived is kept: pull "
                 "again to go on from there."
             )
-        self._transfer.pause(max(seconds, min(0.1 * 2**fruitless, LONGEST_WAIT)))
+        self._transfer.sleep(max(seconds, min(0.1 * 2**fruitless, LONGEST_WAIT)))
 
 
 class _Try(Exception):

@@ -88,12 +88,10 @@ class LocalLauncher:
     ) -> None:
         """`ended` is called on the loop when a process has. Raises Deposed, or OSError."""
         self._folder = folder
-        self._term = term
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self._known: dict[str, LaunchedProcess] = {}
-        self._fence()
-        folder.claim(term)
+        self.claim(term)
         for record, pid in folder.running():
             with contextlib.suppress(ProcessLookupError):  # it ended this moment
                 self._know(LaunchedProcess(record, pid))
