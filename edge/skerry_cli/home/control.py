@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 import msgspec
 from msgspec import Struct
 
+from skerry_cli.home.errors import CommandFailed
 from skerry_cli.home.platform_client import ControlView
 from skerry_regions.models.problems import LeftOut
 
@@ -75,8 +76,12 @@ class Status(Struct, frozen=True, omit_defaults=True):
     includes_control: bool = False  # which is among these edges and nodes
 
 
-class NoAnswer(Exception):
-    """The platform's process does not answer."""
+class NoAnswer(CommandFailed):
+    """The platform's process does not answer: the `problem`, and what to do about it."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"{problem}. `skerry down` stops it.")
+        self.problem = problem
 
 
 @contextlib.asynccontextmanager

@@ -34,7 +34,7 @@ def show(args: argparse.Namespace) -> int:
     from msgspec.structs import replace
 
     from skerry_cli.home.console_address import console_address, control_address
-    from skerry_cli.home.control import NoAnswer, ask_status
+    from skerry_cli.home.control import ask_status
 
     home = Home.from_environ(os.environ)
     instance, config = running(home), read_config(home)
@@ -45,10 +45,7 @@ def show(args: argparse.Namespace) -> int:
         return 0
     if instance is None or not instance.ready or config is None:
         return complain(NOT_RUNNING)
-    try:
-        edges = {edge.id: edge.url for edge in ask_status(instance.control).edges}
-    except NoAnswer as error:
-        return complain(f"{error}. `skerry down` stops it.")
+    edges = {edge.id: edge.url for edge in ask_status(instance.control).edges}
     edge = args.edge or next(iter(edges), "")
     if edge not in edges:
         return complain(f"there is no edge {edge!r}: {', '.join(edges) or 'none'} run here")

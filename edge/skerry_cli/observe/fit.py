@@ -33,7 +33,6 @@ BLOCK = 64  # tokens
 def fit(args: argparse.Namespace) -> int:
     """Watch the platform for `args.seconds`, write a scenario and a trace beside it; return the
     process's exit status."""
-    from skerry_cli.home.control import NoAnswer
     from skerry_regions.twin.calibrated import as_yaml, journaled, scenario_of, trace_of
     from skerry_regions.twin.fitting import FitError
 
@@ -55,8 +54,6 @@ def fit(args: argparse.Namespace) -> int:
         requests = [each for path in journal_files(home) for each in journaled(path, since)]
         requests.sort(key=lambda each: each.admitted)
         scenario = scenario_of(seen, requests, trace.name, file.stem[:80])
-    except NoAnswer as error:
-        return complain(f"{error}. `skerry down` stops it.")
     except FitError as error:
         return complain(f"{error}.")
     file.write_text(as_yaml(scenario, seen.pools))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from skerry_cli.arguments import Commands, add_command
 from skerry_cli.home.instance import Instance, running
 from skerry_cli.home.state import Home
-from skerry_cli.output import complain, note, say
+from skerry_cli.output import note, say
 from skerry_cli.tables import resource_table, short_model, table
 
 if TYPE_CHECKING:
@@ -32,14 +32,9 @@ def register(commands: Commands) -> None:
 
 
 def show(args: argparse.Namespace) -> int:
-    from skerry_cli.home.control import NoAnswer
-
     home = Home.from_environ(os.environ)
     instance = running(home)
-    try:
-        status = read_status(home, instance)
-    except NoAnswer as error:
-        return complain(f"{error}. `skerry down` stops it.")
+    status = read_status(home, instance)
     is_running = bool(status.url or status.control)
     if args.json:
         import msgspec

@@ -14,7 +14,7 @@ from skerry_cli.home.control_home import control_runs
 from skerry_cli.home.instance import running
 from skerry_cli.home.state import Home, known_config
 from skerry_cli.observe.status import NOT_RUNNING, read_status
-from skerry_cli.output import complain, note, say
+from skerry_cli.output import note, say
 from skerry_cli.tables import short_model
 
 if TYPE_CHECKING:
@@ -48,8 +48,6 @@ def register(commands: Commands) -> None:
 
 
 def show(args: argparse.Namespace) -> int:
-    from skerry_cli.home.control import NoAnswer
-
     home = Home.from_environ(os.environ)
     instance = running(home)
     if (instance is None and not control_runs(home)) or (instance and not instance.ready):
@@ -57,12 +55,9 @@ def show(args: argparse.Namespace) -> int:
         return 1
     read = partial(read_status, home, instance)
     token = known_config(home).api_token  # of an operator
-    try:
-        if args.once or args.json:
-            return asyncio.run(_once(read, token, args.interval, as_json=args.json))
-        return asyncio.run(_watch(read, token, args.interval))
-    except NoAnswer as error:
-        return complain(f"{error}. `skerry down` stops it.")
+    if args.once or args.json:
+        return asyncio.run(_once(read, token, args.interval, as_json=args.json))
+    return asyncio.run(_watch(read, token, args.interval))
 
 
 async def _once(read: Callable[[], Status], token: str, interval: float, *, as_json: bool) -> int:

@@ -73,7 +73,7 @@ def _edges(settings: Settings) -> list[str]:
         try:
             urls += [edge.url for edge in ask_status(instance.control).edges]
         except NoAnswer as error:
-            note(f"{error}.")
+            note(f"{error.problem}.")
     return list(dict.fromkeys(urls))
 
 

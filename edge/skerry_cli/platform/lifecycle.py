@@ -135,7 +135,7 @@ def reload(args: argparse.Namespace) -> int:
             time.sleep(LOOK_SECONDS)
             status = ask_status(instance.control)
     except NoAnswer as error:
-        return complain(str(error))
+        return complain(error.problem)
     say(f"Replaced: {', '.join(before)}. Streams that run finish where they are.")
     return 0
 
