@@ -148,7 +148,7 @@ def start(args: argparse.Namespace) -> int:
         registry = open_registry(home, os.environ)
     except RegistryUnavailable as error:
         return complain(str(error))
-    return _run(options, home, registry)
+    return _run(options, home, registry, OrderedRestart())
 
 
 def _start_joined(args: argparse.Namespace, home: Home) -> int:
@@ -215,15 +215,12 @@ def _options(args: argparse.Namespace, **told: Any) -> EdgeOptions:
     )
 
 
-def _run(
-    options: EdgeOptions, home: Home, registry: Registry, orders: OrderedRestart | None = None
-) -> int:
+def _run(options: EdgeOptions, home: Home, registry: Registry, orders: OrderedRestart) -> int:
     from skerry_cli.composition.serve_edge import serve_edge
     from skerry_cli.composition.starter import run_to_the_end
     from skerry_cli.home.shared.settings import shared_settings
     from skerry_regions.drivers.kept_registry import KeptRegistry
 
-    orders = OrderedRestart() if orders is None else orders
     kept = KeptRegistry(registry, home.known_members)
 
     def serve() -> None:

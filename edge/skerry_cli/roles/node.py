@@ -166,7 +166,7 @@ def _start(args: argparse.Namespace, home: Home) -> int:
         transfer=_beside(address),
         warm_up=prompts,
     )
-    return _run(options, args, registry)
+    return _run(options, args, registry, OrderedRestart())
 
 
 def _start_joined(args: argparse.Namespace, home: Home) -> int:
@@ -267,16 +267,12 @@ def _options(
 
 
 def _run(
-    options: NodeOptions,
-    args: argparse.Namespace,
-    registry: Registry,
-    orders: OrderedRestart | None = None,
+    options: NodeOptions, args: argparse.Namespace, registry: Registry, orders: OrderedRestart
 ) -> int:
     from skerry_cli.composition.serve_node import serve_node
     from skerry_cli.composition.starter import run_to_the_end
     from skerry_regions.node.process import EngineLost, NodeCannotStart
 
-    orders = OrderedRestart() if orders is None else orders
     try:
         return run_to_the_end(
             lambda: serve_node(options, registry, args.lifeline_fd, orders.started, orders.cancel),
