@@ -90,16 +90,7 @@ def with_launched(status: Status) -> Status:
     if view is None or status.includes_control:
         return status
     nodes = [
-        NodeStatus(
-            id=each["id"],
-            pid=each["pid"],
-            role=each["role"] or "",
-            region=each["region"],
-            model=each["model"],
-            state=each["state"],
-            streams=each["streams"],
-            control=each["control"],
-        )
+        msgspec.convert(each | {"role": each["role"] or ""}, NodeStatus)
         for each in view.nodes
         if each["kind"] == "node"
     ]
@@ -144,16 +135,9 @@ def overview(
 def _node(
     status: NodeStatus, engine: EngineFigures | None, before: NodeFigures | None, seconds: float
 ) -> NodeFigures:
-    node = NodeFigures(
-        id=status.id,
-        region=status.region,
-        role=status.role,
-        model=status.model,
-        state=status.state,
-        streams=status.streams,
-        engine=engine,
-        cache_hits=_hits([engine] if engine is not None else []),
-    )
+    node = msgspec.convert(status, NodeFigures, from_attributes=True)
+    hits = _hits([engine] if engine is not None else [])
+    node = msgspec.structs.replace(node, engine=engine, cache_hits=hits)
     earlier = before.engine if before is not None else None
     if engine is None or earlier is None or seconds <= 0:
         return node
