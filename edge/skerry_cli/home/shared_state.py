@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "SKERRY_REGISTRY"
 STATE_VARIABLE = "SKERRY_STATE"
+NEEDS_NATS = "the state is on NATS servers: `pip install '.[nats]'` in Skerry's repository first"
 
 
 def open_registry(home: Home, environ: Mapping[str, str]) -> Registry:
@@ -207,9 +208,7 @@ async def connected_state(
         from skerry_regions.drivers.jetstream.connection import JetStream
         from skerry_regions.drivers.jetstream.tables import OF_CONTROL, declared
     except ImportError:
-        raise CannotStart(
-            "the state is on NATS servers: `pip install '.[nats]'` in Skerry's repository first"
-        ) from None
+        raise CannotStart(NEEDS_NATS) from None
     try:
         jetstream = JetStream(
             url, name=name, make_client=nats_clients(home, environ, url, STATE_VARIABLE)

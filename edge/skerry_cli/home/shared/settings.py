@@ -13,7 +13,7 @@ from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING
 
 from skerry_cli.home.errors import CannotStart, StateError
-from skerry_cli.home.shared_state import STATE_VARIABLE, chosen_state, nats_clients
+from skerry_cli.home.shared_state import NEEDS_NATS, STATE_VARIABLE, chosen_state, nats_clients
 from skerry_cli.home.state import Home
 from skerry_cli.output import note
 from skerry_edge.gate.token_file import TokenStoreError
@@ -69,9 +69,7 @@ def shared_settings(
         from skerry_cli.home.shared.shared_home import SharedHome
         from skerry_regions.drivers.jetstream.answers import StateUnfit
     except ImportError:
-        raise CannotStart(
-            "the state is on NATS servers: `pip install '.[nats]'` in Skerry's repository first"
-        ) from None
+        raise CannotStart(NEEDS_NATS) from None
     try:
         clients = nats_clients(home, environ, url, STATE_VARIABLE)
         shared = SharedHome(home, url, name=name, has_root=serves, make_client=clients)
