@@ -77,43 +77,6 @@ class UpOptions:
     floats: FloatsForm | None = None  # what a weight file's floats are kept in
 
 
-@dataclass(frozen=True, slots=True)
-class Platform:
-    """Everything that runs in this process."""
-
-    node: Node
-    config: Config  # its URL, account and token
-    left_out: list[LeftOut]
-
-    async def status(self) -> Status:
-        edge = EdgeStatus(id=EDGE_ID, pid=os.getpid(), url=self.config.url, region=REGION)
-        statistics = self.node.statistics()
-        nodes = [
-            NodeStatus(
-                id=model.node,
-                pid=model.pid,
-                role=model.role,
-                region=model.region,
-                model=model.model,
-                state=model.state,
-                streams=model.streams,
-                engine=(
-                    msgspec.convert(statistics[model.model], EngineFigures, from_attributes=True)
-                    if model.model in statistics
-                    else None
-                ),
-            )
-            for model in self.node.status()
-        ]
-        return Status(
-            url=self.config.url,
-            edges=[edge],
-            nodes=nodes,
-            notes=[sentence(each) for each in self.left_out],
-            left_out=self.left_out,
-        )
-
-
 Restart = Callable[[int], None]
 """Restarts the process, at the port that it is given. Does not return."""
 
@@ -193,7 +156,7 @@ async def _serve(
                     is_ending=stop.is_set,
                     ailment=lambda: watchdog.ailment,
                 ) as edge,
-                answer_status(control, Platform(node, config, offer.left_out).status),
+                answer_status(control, partial(status_of, node, config, offer.left_out)),
                 control_plane(home, control_socket),
             ):
                 await front.serve(create_app(edge), stop=stop, ready=ready)
@@ -201,6 +164,36 @@ async def _serve(
             loop_watch.close()
             await watchdog.close()
             await node.close()
+
+
+async def status_of(node: Node, config: Config, left_out: list[LeftOut]) -> Status:
+    """Return that of everything that runs in this process."""
+    edge = EdgeStatus(id=EDGE_ID, pid=os.getpid(), url=config.url, region=REGION)
+    statistics = node.statistics()
+    nodes = [
+        NodeStatus(
+            id=model.node,
+            pid=model.pid,
+            role=model.role,
+            region=model.region,
+            model=model.model,
+            state=model.state,
+            streams=model.streams,
+            engine=(
+                msgspec.convert(statistics[model.model], EngineFigures, from_attributes=True)
+                if model.model in statistics
+                else None
+            ),
+        )
+        for model in node.status()
+    ]
+    return Status(
+        url=config.url,
+        edges=[edge],
+        nodes=nodes,
+        notes=[sentence(each) for each in left_out],
+        left_out=left_out,
+    )
 
 
 def seen_node(node: Node) -> SeenFleet:
