@@ -75,9 +75,9 @@ class Asset:
 class Assets:
     """The files of the console, by the path that they are requested at."""
 
-    def __init__(self, files: Mapping[str, bytes] | None = None) -> None:
-        """`files` are by name; without them those of this package. Raises OSError."""
-        files = packaged() if files is None else files
+    def __init__(self) -> None:
+        """Raises OSError."""
+        files = packaged()
         others = {name: content for name, content in sorted(files.items()) if name != SHELL}
         self.root = STATIC + _digest(b"\0".join(_named(others))) + "/"
         self._by_path = {
@@ -93,10 +93,6 @@ class Assets:
     def find(self, path: str) -> Asset | None:
         """Return the file of a path; None where there is none."""
         return self._by_path.get(path)
-
-    @property
-    def paths(self) -> frozenset[str]:
-        return frozenset(self._by_path)
 
 
 def packaged() -> dict[str, bytes]:

@@ -11,16 +11,13 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from skerry.errors import InvalidInput, PermissionDenied, RequestError
-from skerry_edge.console.assets import Assets
 from skerry_edge.console.codes import LoginCodes
 from skerry_edge.console.live import Live
-from skerry_edge.console.origin import is_shown
 from skerry_edge.console.sessions import Session
 from skerry_edge.console.site import ConsoleSite
 from skerry_edge.gate.auth import check_account, check_scopes
@@ -59,18 +56,21 @@ class Console(ConsoleSite):
         edge: Edge,
         serve: Serve,
         describe: Callable[[], Mapping[str, Any]],
-        assets: Assets | None = None,
     ) -> None:
-        codes = LoginCodes(edge.secret, edge.traces.edge, edge.wall_clock)
-        super().__init__(edge.tokens, edge.logins, codes, edge.wall_clock, assets)
+        super().__init__(
+            serve,
+            describe,
+            tokens=edge.tokens,
+            logins=edge.logins,
+            codes=LoginCodes(edge.secret, edge.traces.edge, edge.wall_clock),
+            mode=edge.console,
+            hosts=edge.hosts,
+            clock=edge.wall_clock,
+        )
         self._edge = edge
         self._serve = serve
-        self._describe = describe
         self.live = Live(edge.traces, edge.wall_clock, edge.is_ending)
         self.answers["GET", "/console/live"] = self._follow
-
-    def is_shown(self, scope: Scope, headers: Headers) -> bool:
-        return is_shown(scope, headers, self._edge.console, self._edge.hosts)
 
     def told(self, session: Session) -> dict[str, Any]:
         edge, principal = self._edge, session.principal
@@ -84,18 +84,12 @@ class Console(ConsoleSite):
     def elsewhere(self, session: Session) -> str:
         return self._edge.control() if self._sees_platform(session.principal) else ""
 
-    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._serve(scope, receive, send)
-
     async def serve_as(
         self, principal: Principal, scope: Scope, receive: Receive, send: Send
     ) -> None:
         check_account(scope["path"], principal)
         call = InsideCall(request_id=str(uuid.uuid4()), principal=principal, priority="interactive")
         await self._serve(scope, receive, send, call)
-
-    def description(self) -> Mapping[str, Any]:
-        return self._describe()
 
     def answered(self, method: str, status: int) -> None:
         method = "GET" if method in ("GET", "HEAD") else "POST"

@@ -11,12 +11,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from skerry_edge.console.assets import Assets
 from skerry_edge.console.codes import CONTROL_PLANE, LoginCodes
-from skerry_edge.console.origin import is_shown
 from skerry_edge.console.sessions import Session
 from skerry_edge.console.site import ConsoleSite
 from skerry_edge.gate.oidc.logins import Logins
@@ -47,19 +44,21 @@ class ControlConsole(ConsoleSite):
         hosts: frozenset[str],
         edge_url: Callable[[], str] = str,
         clock: Callable[[], float] = time.time,
-        assets: Assets | None = None,
     ) -> None:
         """One-time codes follow from `key`. `hosts` are names that it answers to, where `mode` is
         `on`; `edge_url` is where an edge is, or empty."""
-        super().__init__(tokens, logins, LoginCodes(key, CONTROL_PLANE, clock), clock, assets)
-        self._app = app
+        super().__init__(
+            app,
+            openapi_document,
+            tokens=tokens,
+            logins=logins,
+            codes=LoginCodes(key, CONTROL_PLANE, clock),
+            mode=mode,
+            hosts=hosts,
+            clock=clock,
+        )
         self._caller_of = caller_of
-        self._mode: ConsoleMode = mode
-        self._hosts = hosts
         self._edge_url = edge_url
-
-    def is_shown(self, scope: Scope, headers: Headers) -> bool:
-        return is_shown(scope, headers, self._mode, self._hosts)
 
     def told(self, session: Session) -> dict[str, Any]:
         rights = sorted(self._caller_of(session.principal).rights)
@@ -68,18 +67,12 @@ class ControlConsole(ConsoleSite):
     def elsewhere(self, session: Session) -> str:
         return self._edge_url() if self._caller_of(session.principal).rights else ""
 
-    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(scope, receive, send)
-
     async def serve_as(
         self, principal: Principal, scope: Scope, receive: Receive, send: Send
     ) -> None:
         headers = [each for each in scope["headers"] if each[0] not in OF_PAGES]
         inner = {**scope, "headers": headers, INSIDE: self._caller_of(principal)}
         await self._app(inner, receive, send)
-
-    def description(self) -> dict[str, Any]:
-        return openapi_document()
 
     def answered(self, method: str, status: int) -> None:
         """Count nothing: the control plane's metrics are of what it does."""

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Literal
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from skerry import __version__
 from skerry.errors import AuthenticationError, NotFound, SkerryError
@@ -33,13 +33,14 @@ from skerry_edge.console.codes import LoginCodes
 from skerry_edge.console.docs import Docs
 from skerry_edge.console.login import ConsoleLogin, cookie_in, cookie_of, keep_session
 from skerry_edge.console.markdown import PATH as DOCS
-from skerry_edge.console.origin import SECURITY_HEADERS, check_own, leads_there
+from skerry_edge.console.origin import SECURITY_HEADERS, check_own, is_shown, leads_there
 from skerry_edge.console.redirect import HOME, LOGIN_PATH, NO_STORE, Redirects, redirected
 from skerry_edge.console.sessions import Session, Sessions
 from skerry_edge.envelopes import JSONBytes, encode, known_error, retry_headers
 from skerry_edge.gate.oidc.logins import Logins
 from skerry_edge.gate.principal import Principal
 from skerry_edge.gate.tokens import TokenStore
+from skerry_regions.spec_types import ConsoleMode
 
 API = "/console/api"
 NOT_FORWARDED = frozenset({b"cookie", b"authorization", b"x-api-key", b"cf-aig-authorization"})
@@ -54,19 +55,28 @@ class ConsoleSite(ABC):
 
     def __init__(
         self,
+        app: ASGIApp,
+        describe: Callable[[], Mapping[str, Any]],
+        *,
         tokens: TokenStore,
         logins: Logins | None,
         codes: LoginCodes,
+        mode: ConsoleMode,
+        hosts: frozenset[str],
         clock: Callable[[], float],
-        assets: Assets | None = None,
     ) -> None:
-        """`clock` gives Unix seconds."""
+        """`app` answers what is not the console's, and `describe` returns the OpenAPI document of
+        its API. `hosts` are names that it answers to, where `mode` is `on`. `clock` gives Unix
+        seconds."""
+        self._app = app
         self._tokens = tokens
         self._logins = logins
         self._codes = codes
-        self._assets = assets or Assets()
+        self._mode: ConsoleMode = mode
+        self._hosts = hosts
+        self._assets = Assets()
         self._shell = self._assets.shell(self.site)
-        self._docs = Docs(self._assets, self.site, self.description)
+        self._docs = Docs(self._assets, self.site, describe)
         self._redirects = None if logins is None else Redirects(logins, clock)
         self.sessions = Sessions(tokens, logins, clock)
         self.answers: dict[tuple[str, str], Answer] = {
@@ -79,10 +89,6 @@ class ConsoleSite(ABC):
     # --- what is its server's --------------------------------------------------------------------
 
     @abstractmethod
-    def is_shown(self, scope: Scope, headers: Headers) -> bool:
-        """Return whether the console is there for who sends a request."""
-
-    @abstractmethod
     def told(self, session: Session) -> dict[str, Any]:
         """Return what a page needs to know of who is logged in, and of what there is."""
 
@@ -92,18 +98,10 @@ class ConsoleSite(ABC):
         where that is not known, or nothing for who is logged in."""
 
     @abstractmethod
-    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer what is not the console's."""
-
-    @abstractmethod
     async def serve_as(
         self, principal: Principal, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Have the API answer as it answers a token. Raises what refuses it."""
-
-    @abstractmethod
-    def description(self) -> Mapping[str, Any]:
-        """Return the OpenAPI document of the API."""
 
     @abstractmethod
     def answered(self, method: str, status: int) -> None:
@@ -116,8 +114,8 @@ class ConsoleSite(ABC):
         as the API would."""
         path = scope.get("path", "")
         is_own = path in ("/", "/docs") or path.startswith(("/console", "/docs/"))
-        if not (is_own and self.is_shown(scope, Headers(scope=scope))):
-            await self.serve(scope, receive, send)
+        if not (is_own and is_shown(scope, Headers(scope=scope), self._mode, self._hosts)):
+            await self._app(scope, receive, send)
             return
         request = Request(scope, receive)
         try:
