@@ -18,6 +18,7 @@ T = TypeVar("T")
 Begin = Callable[[], AbstractContextManager[sqlite3.Connection]]
 
 BUSY_SECONDS = 2.0  # another process of this machine may be writing
+UNBOUNDED = 1 << 62
 
 
 class DatabaseThread:
@@ -62,6 +63,34 @@ class DatabaseThread:
         """Finish what was submitted. Idempotent."""
         self._thread.shutdown(wait=True)
         self._file.close()
+
+
+def make_room(
+    database: sqlite3.Connection,
+    table: str,
+    tenant: str,
+    max_tenant_bytes: int,
+    max_bytes: int,
+    max_rows: int = UNBOUNDED,
+) -> None:
+    """Delete the oldest rows of a tenant, then of all, until the others fit. `max_rows` is for
+    either. `table` is a name of ours; its rows have a number, a tenant and a size."""
+    for condition, values, most in (
+        ("tenant = ?", (tenant,), max_tenant_bytes),
+        ("TRUE", (), max_bytes),
+    ):
+        rows, size = database.execute(
+            f"SELECT COUNT(*), COALESCE(SUM(size), 0) FROM {table} WHERE {condition}", values
+        ).fetchone()
+        oldest = database.execute(
+            f"SELECT number, size FROM {table} WHERE {condition} ORDER BY number", values
+        )
+        going: list[tuple[int]] = []
+        while size > most or rows - len(going) > max_rows:
+            number, freed = oldest.fetchone()
+            going.append((number,))
+            size -= freed
+        database.executemany(f"DELETE FROM {table} WHERE number = ?", going)
 
 
 def _run(begin: Begin, work: Callable[[sqlite3.Connection], T]) -> T:

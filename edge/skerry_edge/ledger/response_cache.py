@@ -30,7 +30,7 @@ import msgspec
 from msgspec import Struct
 
 from skerry.errors import InvalidInput, Unavailable
-from skerry_edge.database import DatabaseThread
+from skerry_edge.database import DatabaseThread, make_room
 from skerry_edge.whole_numbers import whole_number
 from skerry_regions.wire.protocol import Done, Tokens
 
@@ -205,25 +205,8 @@ class ResponseCache:
             " VALUES (?, ?, ?, ?, ?)",
             [(tenant, key, end, len(document), document) for key, end in expires.items()],
         )
-        self._make_room(database, "tenant = ?", (tenant,), self._max_tenant_bytes)
-        self._make_room(database, "TRUE", (), self._max_bytes)
-
-    def _make_room(
-        self,
-        database: sqlite3.Connection,
-        condition: str,
-        values: tuple[str, ...],
-        max_bytes: int,
-    ) -> None:
-        """Delete a condition's oldest answers until the others fit. `condition` is SQL of ours."""
-        database.execute(
-            "DELETE FROM answers WHERE number IN ("
-            " SELECT number FROM (SELECT number, SUM(size) OVER newest AS bytes,"
-            f" COUNT(*) OVER newest AS entries FROM answers WHERE {condition}"
-            " WINDOW newest AS (ORDER BY number DESC))"
-            " WHERE bytes > ? OR entries > ?)",
-            (*values, max_bytes, self._max_entries),
-        )
+        bounds = self._max_tenant_bytes, self._max_bytes, self._max_entries
+        make_room(database, "answers", tenant, *bounds)
 
 
 def _find(database: sqlite3.Connection, values: tuple[str, bytes, float]) -> bytes | None:

@@ -7,7 +7,6 @@ They are a convenience for a stated time, not a record: what is oldest goes firs
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from skerry.wire import Message
+from skerry_edge.database import make_room
 from skerry_regions.drivers.sqlite_file import SqliteFile
 
 TTL_SECONDS = 24 * 3600.0
@@ -108,8 +108,7 @@ class ResponseStore:
                 " VALUES (?, ?, ?, ?, ?)",
                 record,
             )
-            _make_room(database, "tenant = ?", (tenant,), self._max_tenant_bytes)
-            _make_room(database, "TRUE", (), self._max_bytes)
+            make_room(database, "responses", tenant, self._max_tenant_bytes, self._max_bytes)
         return True
 
     def _get(self, tenant: str, id: str) -> StoredResponse | None:
@@ -127,21 +126,3 @@ class ResponseStore:
                 (tenant, id, self._clock()),
             )
         return found.rowcount > 0
-
-
-def _make_room(
-    database: sqlite3.Connection, condition: str, values: tuple[str, ...], max_bytes: int
-) -> None:
-    """Delete the oldest rows of a condition until the others fit. `condition` is SQL of ours."""
-    (size,) = database.execute(
-        f"SELECT COALESCE(SUM(size), 0) FROM responses WHERE {condition}", values
-    ).fetchone()
-    oldest = database.execute(
-        f"SELECT number, size FROM responses WHERE {condition} ORDER BY number", values
-    )
-    going = []
-    while size > max_bytes:
-        number, freed = oldest.fetchone()
-        going.append((number,))
-        size -= freed
-    database.executemany("DELETE FROM responses WHERE number = ?", going)
