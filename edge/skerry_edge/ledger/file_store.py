@@ -19,6 +19,7 @@ from skerry_edge.ledger.files import (
     TTL_SECONDS,
     UPLOAD_SECONDS,
     FileBounds,
+    KeptFiles,
     Purpose,
     StoredFile,
     pieces_of,
@@ -45,7 +46,7 @@ _STEPS = (_SCHEMA, added_column("files", "residency", "TEXT"))
 _RECORD = "id, filename, purpose, created, expires, size, residency, CAST(number AS TEXT)"
 
 
-class FileStore:
+class FileStore(KeptFiles):
     """See `Files`."""
 
     def __init__(
@@ -56,33 +57,13 @@ class FileStore:
         bounds: FileBounds | None = None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
+        super().__init__(ttl_seconds, bounds, wall_clock)
         self.file = SqliteFile(path, _STEPS)
-        self._ttl_seconds = ttl_seconds
-        self._bounds = bounds or FileBounds()
-        self._wall_clock = wall_clock
 
     def close(self) -> None:
         self.file.close()
 
-    def put(
-        self,
-        tenant: str,
-        id: str,
-        filename: str,
-        purpose: Purpose,
-        chunks: Iterable[bytes],
-        *,
-        residency: str | None = None,
-    ) -> StoredFile:
-        now = self._wall_clock()
-        file = StoredFile(
-            id=id, filename=filename, purpose=purpose, created_at=now, size=0, residency=residency,
-            expires_at=now + self._ttl_seconds,
-        )  # fmt: skip
-        return self.store(tenant, file, chunks)
-
     def store(self, tenant: str, file: StoredFile, chunks: Iterable[bytes]) -> StoredFile:
-        """Keep a file as `put` does, of which all is known but its content."""
         number = self._begin(tenant, file)
         try:
             self._fill(number, tenant, file.id, file.purpose, chunks)

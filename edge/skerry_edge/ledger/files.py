@@ -5,7 +5,8 @@ Contents lie in pieces, so that neither storing nor sending a file holds the who
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -99,6 +100,32 @@ class FileBounds:
             raise QuotaExceeded(f"{num_others} files are stored already; delete some.")
         if other_bytes + size > self.tenant_bytes:
             raise QuotaExceeded(f"Files may take {self.tenant_bytes} bytes in all; delete some.")
+
+
+class KeptFiles(ABC):
+    """What the drivers of `Files` have in common."""
+
+    def __init__(
+        self, ttl_seconds: float, bounds: FileBounds | None, wall_clock: Callable[[], float]
+    ) -> None:
+        self._ttl_seconds = ttl_seconds
+        self._bounds = bounds or FileBounds()
+        self._wall_clock = wall_clock
+
+    def put(
+        self, tenant: str, id: str, filename: str, purpose: Purpose, chunks: Iterable[bytes], *,
+        residency: str | None = None,
+    ) -> StoredFile:  # fmt: skip
+        now = self._wall_clock()
+        file = StoredFile(
+            id=id, filename=filename, purpose=purpose, created_at=now, size=0, residency=residency,
+            expires_at=now + self._ttl_seconds,
+        )  # fmt: skip
+        return self.store(tenant, file, chunks)
+
+    @abstractmethod
+    def store(self, tenant: str, file: StoredFile, chunks: Iterable[bytes]) -> StoredFile:
+        """Keep a file as `put` does, of which all is known but its content."""
 
 
 def pieces_of(chunks: Iterable[bytes]) -> Iterator[bytes]:

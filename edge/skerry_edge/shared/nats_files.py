@@ -31,7 +31,7 @@ from skerry_edge.ledger.files import (
     TTL_SECONDS,
     UPLOAD_SECONDS,
     FileBounds,
-    Purpose,
+    KeptFiles,
     StoredFile,
     pieces_of,
 )
@@ -65,7 +65,7 @@ _files = msgspec.msgpack.Decoder(StoredFile)
 _uploads = msgspec.msgpack.Decoder(FileUpload)
 
 
-class NatsFiles:
+class NatsFiles(KeptFiles):
     """See `Files`. Calls come from threads and wait for the loop of the connection."""
 
     def __init__(
@@ -77,52 +77,38 @@ class NatsFiles:
         bounds: FileBounds | None = None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
+        super().__init__(ttl_seconds, bounds, wall_clock)
         self.stream = stream
-        self.loop = loop
-        self._ttl_seconds = ttl_seconds
-        self._bounds = bounds or FileBounds()
-        self._wall_clock = wall_clock
+        self._loop = loop
 
     def close(self) -> None:
         """Do nothing: the connection is its owner's."""
 
-    def put(
-        self, tenant: str, id: str, filename: str, purpose: Purpose, chunks: Iterable[bytes], *,
-        residency: str | None = None,
-    ) -> StoredFile:  # fmt: skip
-        now = self._wall_clock()
-        file = StoredFile(
-            id=id, filename=filename, purpose=purpose, created_at=now, size=0, residency=residency,
-            expires_at=now + self._ttl_seconds,
-        )  # fmt: skip
-        return self.store(tenant, file, chunks)
-
     def store(self, tenant: str, file: StoredFile, chunks: Iterable[bytes]) -> StoredFile:
-        """Keep a file as `put` does, of which all is known but its content."""
         file = replace(file, size=0, content=uuid.uuid4().hex)
         upload = FileUpload(self._wall_clock(), tenant, file.id, file.content)
-        marker, others = self._wait(self._begin(upload, file))
+        marker, others = self.wait(self._begin(upload, file))
         try:
             pieces = enumerate(pieces_of(chunks))
             while group := list(islice(pieces, AT_ONCE)):
                 file = replace(file, size=file.size + sum(len(piece) for _, piece in group))
                 self._check(file, others)
-                self._wait(self._write(upload, group))
-            return self._wait(self._finish(upload, marker, file))
+                self.wait(self._write(upload, group))
+            return self.wait(self._finish(upload, marker, file))
         except BaseException:
             # Where the servers cannot be used now, it is swept later.
             with contextlib.suppress(Unavailable):
-                self._wait(self._sweep(_marker(upload), upload, marker))
+                self.wait(self._sweep(_marker(upload), upload, marker))
             raise
 
     def get(self, tenant: str, id: str) -> StoredFile | None:
-        return self._wait(self._get(tenant, id))
+        return self.wait(self._get(tenant, id))
 
     def page(
         self, tenant: str, *, purpose: str | None = None, after: str | None = None,
         limit: int = 100, newest_first: bool = True,
     ) -> list[StoredFile]:  # fmt: skip
-        files = self._wait(self._files(tenant))
+        files = self.wait(self._files(tenant))
         if newest_first:
             files.reverse()
         ids = [file.id for file in files]
@@ -134,16 +120,17 @@ class NatsFiles:
         if position * PIECE_BYTES >= file.size:
             return None
         key = f"f.{key_of(tenant, file.id, file.content)}.{position}"
-        stored = self._wait(self.stream.get(key))
+        stored = self.wait(self.stream.get(key))
         if stored is None:
             raise Unavailable(REPLACED)
         return stored.data
 
     def delete(self, tenant: str, id: str) -> bool:
-        return self._wait(self._delete(tenant, id))
+        return self.wait(self._delete(tenant, id))
 
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what comes of work on the connection's loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     # --- on the loop ------------------------------------------------------------------------------
 

@@ -33,55 +33,56 @@ class CopiedFile(Struct, frozen=True):
             position += 1
 
 
-class SqliteFiles:
-    """See `StateTable`."""
+class FileTable:
+    """What both ends of a copy of files do alike; see `StateTable`."""
+
+    def __init__(self, files: FileStore | NatsFiles) -> None:
+        self._files = files
+
+    def read(self, key: str) -> CopiedFile | None:
+        tenant, id = parts_of(key)
+        file = self._files.get(tenant, id)
+        return None if file is None else CopiedFile(tenant, file, self._files)
+
+    def write(self, record: CopiedFile, /) -> None:
+        self._files.store(record.tenant, record.file, record.pieces())
+
+
+class SqliteFiles(FileTable):
+    """The files of a home."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._files = FileStore(path, bounds=UNBOUNDED)
+        self._store = FileStore(path, bounds=UNBOUNDED)
+        super().__init__(self._store)
 
     def keys(self) -> list[str]:
         if not self._path.exists():
             return []
-        with self._files.file.reading() as database:
+        with self._store.file.reading() as database:
             rows = database.execute(
                 "SELECT tenant, id FROM files WHERE tenant <> ? AND expires > ? ORDER BY number",
                 (NOBODY, time.time()),
             ).fetchall()
         return [key_of(tenant, id) for tenant, id in rows]
 
-    def read(self, key: str) -> CopiedFile | None:
-        tenant, id = parts_of(key)
-        file = self._files.get(tenant, id)
-        return None if file is None else CopiedFile(tenant, file, self._files)
-
-    def write(self, record: CopiedFile, /) -> None:
-        self._files.store(record.tenant, record.file, record.pieces())
-
     def close(self) -> None:
-        self._files.close()
+        self._store.close()
 
 
-class NatsFileTable:
-    """See `StateTable`. Calls come from a thread."""
+class NatsFileTable(FileTable):
+    """The files of a zone. Calls come from a thread."""
 
     def __init__(self, stream: KeyedStream, loop: asyncio.AbstractEventLoop) -> None:
-        self._files = NatsFiles(stream, loop, bounds=UNBOUNDED)
+        self._shared = NatsFiles(stream, loop, bounds=UNBOUNDED)
+        super().__init__(self._shared)
 
     def keys(self) -> list[str]:
-        return asyncio.run_coroutine_threadsafe(self._keys(), self._files.loop).result()
+        return self._shared.wait(self._keys())
 
     async def _keys(self) -> list[str]:
-        stream = self._files.stream
+        stream = self._shared.stream
         heads = await each_of(await stream.keys("h.*.*"), stream.last)
         there = [head for head in heads if head is not None and head.data]
         there.sort(key=lambda head: head.sequence)
         return [head.key.removeprefix("h.") for head in there]
-
-    def read(self, key: str) -> CopiedFile | None:
-        tenant, id = parts_of(key)
-        file = self._files.get(tenant, id)
-        return None if file is None else CopiedFile(tenant, file, self._files)
-
-    def write(self, record: CopiedFile, /) -> None:
-        self._files.store(record.tenant, record.file, record.pieces())

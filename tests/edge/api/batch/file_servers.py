@@ -63,7 +63,7 @@ class Servers:
 def num_pieces(files: Files) -> int:
     """How many there are in the store."""
     if isinstance(files, NatsFiles):
-        return len(asyncio.run_coroutine_threadsafe(files.stream.keys("f.>"), files.loop).result())
+        return len(files.wait(files.stream.keys("f.>")))
     assert isinstance(files, FileStore)
     with files.file.reading() as database:
         (number,) = database.execute("SELECT COUNT(*) FROM pieces").fetchone()
