@@ -12,22 +12,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import msgspec
-
 from skerry_edge.telemetry.tracing import Trace, TraceRecord
 
 MAX_TRACES = 2048
 MAX_BYTES = 16 << 20
-
-_encode = msgspec.json.Encoder().encode
-
-
-@dataclass(frozen=True, slots=True)
-class FoundTrace:
-    """A trace as it is answered."""
-
-    tenant: str
-    content: bytes  # JSON of a `TraceRecord`
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +40,7 @@ class TraceStore:
         self._max_traces, self._max_bytes = max_traces, max_bytes
         self._running: dict[str, tuple[Trace, str]] = {}  # with the tenant; one for each request
         self._ended: OrderedDict[str, EndedTrace] = OrderedDict()
-        self._bytes = 0
+        self.num_bytes = 0  # that the ended ones take, about
         self._watchers: list[Callable[[EndedTrace], None]] = []
 
     def watch(self, hear: Callable[[EndedTrace], None]) -> None:
@@ -76,14 +64,14 @@ class TraceStore:
         if (running := self._running.pop(id, None)) is None:
             return False
         if (older := self._ended.pop(id, None)) is not None:
-            self._bytes -= older.size
+            self.num_bytes -= older.size
         ended = self._ended[id] = EndedTrace(
             trace, running[1], status, route, trace.now(), trace.size
         )
-        self._bytes += ended.size
-        while len(self._ended) > self._max_traces or self._bytes > self._max_bytes:
+        self.num_bytes += ended.size
+        while len(self._ended) > self._max_traces or self.num_bytes > self._max_bytes:
             _, oldest = self._ended.popitem(last=False)
-            self._bytes -= oldest.size
+            self.num_bytes -= oldest.size
         for hear in self._watchers:
             hear(ended)
         return True
@@ -111,16 +99,3 @@ class TraceStore:
             seconds=ended.seconds,
             route=ended.route,
         )
-
-    def find(self, request_id: str) -> FoundTrace | None:
-        """Return a request's trace as JSON; None as `record`."""
-        record = self.record(request_id)
-        return None if record is None else FoundTrace(record.tenant, _encode(record))
-
-    @property
-    def num_bytes(self) -> int:
-        """Return about what the finished ones take."""
-        return self._bytes
-
-    def __len__(self) -> int:
-        return len(self._ended)

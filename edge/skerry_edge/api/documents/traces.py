@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from skerry.errors import NotFound
 from skerry_edge.api.edge_request import edge_of, principal_of
-from skerry_edge.envelopes import JSONBytes, envelope
+from skerry_edge.envelopes import JSONBytes, encode, envelope
 
 
 async def show_trace(request: Request) -> Response:
@@ -18,7 +18,7 @@ async def show_trace(request: Request) -> Response:
     edge = edge_of(request)
     principal = principal_of(request)
     request_id = request.path_params["request_id"]
-    kept = edge.traces.find(request_id)
-    if kept is None or kept.tenant != principal.account_id:
+    record = edge.traces.record(request_id)
+    if record is None or record.tenant != principal.account_id:
         raise NotFound(f"This edge remembers no request {request_id[:64]}.")
-    return JSONBytes(envelope(kept.content))
+    return JSONBytes(envelope(encode(record)))

@@ -104,10 +104,10 @@ def test_what_only_a_gateway_of_upstreams_has_is_named(edge: Deployment) -> None
 
 def test_metadata_is_in_the_requests_trace(edge: Deployment) -> None:
     reply = bound(edge, **gateway(metadata={"team": "AI", "user": 7}, eventId="e-1"))
-    found = edge.edge.traces.find(reply.headers["x-request-id"])
+    found = edge.edge.traces.record(reply.headers["x-request-id"])
     assert found is not None
-    [span] = [each for each in json.loads(found.content)["spans"] if each["name"] == "gateway"]
-    assert span["attributes"] == {"metadata.team": "AI", "metadata.user": "7", "event_id": "e-1"}
+    [span] = [each for each in found.spans if each.name == "gateway"]
+    assert span.attributes == {"metadata.team": "AI", "metadata.user": "7", "event_id": "e-1"}
     many = {str(number): number for number in range(6)}
     assert bound(edge, **gateway(metadata=many)).status_code == 400
     for text in ("{", "[]", '{"a": {}}'):

@@ -161,7 +161,7 @@ def test_a_page_runs_models_as_its_token_would(shown: Deployment, browser: httpx
     said = "".join(each["choices"][0]["delta"].get("content", "") for each in deltas)
     assert said == "Hello" == shown.chat().json()["choices"][0]["message"]["content"]
     assert reply.headers["content-security-policy"] == POLICY
-    assert shown.edge.traces.find(reply.headers["x-request-id"]) is not None
+    assert shown.edge.traces.record(reply.headers["x-request-id"]) is not None
 
 
 def test_another_account_is_not_there(shown: Deployment, browser: httpx.Client) -> None:
