@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 from skerry_dns.server.datagrams import bound
 from skerry_dns.server.responder import Responder
 from skerry_dns.transfer.transfer import Frames, Transfers
-from skerry_regions.geo.networks import Address
+from skerry_regions.geo.networks import Address, client_address
 
 LENGTH = struct.Struct("!H")
 FURTHER_PORTS = 8  # that are tried before there is none
@@ -129,7 +129,7 @@ class DnsServer:
 
     def _respond_once(self, query: bytes, host: str) -> bytes | None:
         """Return what one datagram is answered with."""
-        return next(self.respond(query, _address(host), stream=False) or iter(()), None)
+        return next(self.respond(query, client_address(host), stream=False) or iter(()), None)
 
     async def close(self) -> None:
         """Stop listening, and close connections once what was answered is sent."""
@@ -159,7 +159,7 @@ class _Datagrams(asyncio.DatagramProtocol):
         # No client sends from port 0, and a packet "from ourselves" would be answered for ever.
         if self._transport is None or addr[1] == 0 or addr[:2] == self._own:
             return
-        for answer in self._server.respond(data, _address(addr[0]), stream=False) or ():
+        for answer in self._server.respond(data, client_address(addr[0]), stream=False) or ():
             self._transport.sendto(answer, addr)
 
 
@@ -182,7 +182,7 @@ class _Stream(asyncio.Protocol):
         if peer is None:  # it has gone again
             self._transport.abort()
             return
-        self._address = _address(peer[0])
+        self._address = client_address(peer[0])
         streams, limits = self._server.streams, self._server.limits
         streams[self._address] += 1
         self._server.open_streams.add(self)
@@ -281,10 +281,3 @@ class _Stream(asyncio.Protocol):
         """Close; abort where what was sent is not read, since closing would not end then."""
         if self._transport is not None:
             (self._transport.abort if self._is_full else self._transport.close)()
-
-
-def _address(host: str) -> Address:
-    """Return a client's address; IPv4 clients of a dual-stack socket count as IPv4."""
-    address = ipaddress.ip_address(host.partition("%")[0])
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return mapped or address

@@ -12,7 +12,6 @@ Without a policy it says nothing: work goes to the nearest nodes anyway, through
 
 from __future__ import annotations
 
-import ipaddress
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 from starlette.responses import Response
 
-from skerry_regions.geo.networks import Address
+from skerry_regions.geo.networks import Address, client_address
 from skerry_regions.geo.ranking import ClientOrigin, seconds_to
 from skerry_regions.registry import Member
 from skerry_regions.topology.spec import Steer, Topology
@@ -148,11 +147,10 @@ def _elsewhere(steering: Steering, scope: Scope, residency: str | None) -> Elsew
     if hops_of(scope) >= MAX_HOPS or scope.get("client") is None:
         return None
     try:
-        address = ipaddress.ip_address(scope["client"][0].partition("%")[0])
+        address = client_address(scope["client"][0])
     except ValueError:
         return None
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return steering.elsewhere(mapped or address, residency)
+    return steering.elsewhere(address, residency)
 
 
 def may_go_anywhere(scope: Scope) -> bool:

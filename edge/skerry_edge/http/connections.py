@@ -15,6 +15,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from skerry_regions.geo.networks import client_address
+
 SHARE = 8  # a network's part of all places is one in so many, where others want them
 IPV4_BITS, IPV6_BITS = 24, 56  # of an address, that are the same in a network
 
@@ -137,10 +139,8 @@ def network_of(peer: object) -> str:
 @functools.lru_cache(4096)
 def _network(host: str) -> str:
     try:
-        address = ipaddress.ip_address(host.partition("%")[0])
+        address = client_address(host)
     except ValueError:
         return ""
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
     bits = IPV4_BITS if address.version == 4 else IPV6_BITS
     return str(ipaddress.ip_network((address, bits), strict=False))

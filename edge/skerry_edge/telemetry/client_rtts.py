@@ -8,6 +8,7 @@ from collections.abc import Callable
 from starlette.types import Scope
 
 from skerry_regions.geo.measured_rtt import MeasuredRtt
+from skerry_regions.geo.networks import client_address
 from skerry_regions.geo.region_report import MAX_CLIENTS
 
 NETWORK_BITS = {4: 24, 6: 48}
@@ -27,11 +28,9 @@ class ClientRtts:
         if client is None or measure is None or (seconds := measure()) is None:
             return
         try:
-            address = ipaddress.ip_address(client[0].partition("%")[0])
+            address = client_address(client[0])
         except ValueError:
             return
-        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-        address = mapped or address
         network = ipaddress.ip_network((address, NETWORK_BITS[address.version]), strict=False)
         self._rtts.add(str(network), HERE, seconds)
 

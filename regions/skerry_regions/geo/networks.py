@@ -19,6 +19,14 @@ MAX_SCOPE = {4: 24, 6: 56}  # resolvers cache no longer prefixes
 T = TypeVar("T")
 
 
+def client_address(host: str) -> Address:
+    """Return the address of a socket's peer; IPv4 clients of a dual-stack socket count as IPv4.
+    Raises ValueError for what is none."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
+
+
 def widened(network: Network) -> Network:
     """Return a network no longer than resolvers cache: a /32 speaks for its /24."""
     longest = MAX_SCOPE[network.version]
