@@ -22,7 +22,6 @@ from skerry_edge.gate.quotas import Quotas
 from skerry_edge.gate.request_demand import RequestDemand
 from skerry_edge.gate.token_bucket import Pace
 from skerry_edge.limits import Limits
-from skerry_edge.money.caps import Budget
 from skerry_edge.money.spending import UNWRITTEN, Hold, Spending, Written, dollars
 from skerry_edge.telemetry import tracing
 
@@ -44,15 +43,11 @@ class Place:
     ) -> None:
         self.demand = demand
         self.uses = uses
-        self._hold: Hold | None = None  # money set aside
+        self.hold: Hold | None = None  # money set aside
         self._admission = admission
         self._on_end = on_end
         self._ended_by: SkerryError | None = None
         self._has_left = False
-
-    async def reserve(self, spending: Spending, budgets: tuple[Budget, ...]) -> None:
-        """Set the money aside that the request can cost. Raises `QuotaExceeded`."""
-        self._hold = await spending.reserve(budgets, self.demand.dollars)
 
     def leave(
         self,
@@ -65,11 +60,9 @@ class Place:
         if self._has_left:
             return
         self._has_left = True
-        self._admission.release(self, prompt_tokens + output_tokens)
-        if self._hold is not None:
-            price = self.demand.price
-            cost = dollars(price, prompt_tokens, output_tokens, cached_tokens, written)
-            self._admission.settle(self._hold, cost)
+        price = self.demand.price
+        cost = dollars(price, prompt_tokens, output_tokens, cached_tokens, written)
+        self._admission.release(self, prompt_tokens + output_tokens, cost)
 
     def end(self, error: SkerryError) -> None:
         """Have the request ended; its place is free when it has left."""
@@ -104,31 +97,17 @@ class Admission:
         """Without `spending` nothing can have caps; `unwritten` returns for how many seconds the
         usage journal could not be written."""
         self._unwritten = unwritten
-        self._quotas = quotas or Quotas()
-        self._is_limited = self._quotas.limits_anything
+        self.quotas = quotas or Quotas()
+        self._is_limited = self.quotas.limits_anything
         self.spending = spending
         self._max_requests = max_requests
         self._for_newcomers = max(1, max_requests // 8)
         self._clock = clock
         self._edges = edges
-        self._meters = Meters(rates, edges)
+        self.meters = Meters(rates, edges)
         self._places: dict[str, set[Place]] = {}  # by tenant
-        self._num_places = 0
+        self.num_requests = 0  # that are in, one of several choices as so many
         self._pace = Pace()
-
-    @property
-    def num_requests(self) -> int:
-        """Return requests that are in, one of several choices as so many."""
-        return self._num_places
-
-    @property
-    def num_meters(self) -> int:
-        return len(self._meters)
-
-    @property
-    def quotas(self) -> Quotas:
-        """Return the limits in force."""
-        return self._quotas
 
     def part(self, most: int) -> int:
         """Return how many of `most` at once this edge lets in."""
@@ -136,12 +115,12 @@ class Admission:
 
     def hold_to(self, quotas: Quotas) -> None:
         """Apply these limits in place of those of before, to all who enter from now on."""
-        self._quotas, self._is_limited = quotas, quotas.limits_anything
+        self.quotas, self._is_limited = quotas, quotas.limits_anything
 
     async def prepare(self, tenant: str, model: str = "") -> None:
         """Wait, for a moment at most, until this edge has its part of what limits a request."""
         if self._is_limited:
-            await self._meters.ready(self._quotas.of(tenant, model), self._clock())
+            await self.meters.ready(self.quotas.of(tenant, model), self._clock())
 
     def arrive(
         self, tenant: str, model: str = "", tell: Callable[[dict[str, str]], None] = lambda _: None
@@ -182,14 +161,14 @@ class Admission:
         self._check_places(demand)
         uses = self._counted(demand, tell) if self._is_limited else []
         place = Place(self, demand, uses, on_end)
-        self._num_places += demand.choices
+        self.num_requests += demand.choices
         self._places.setdefault(demand.caller.tenant, set()).add(place)
-        own = self._quotas.budget(demand.caller.tenant) if self._is_limited else None
+        own = self.quotas.budget(demand.caller.tenant) if self._is_limited else None
         budgets = demand.caller.budgets if own is None else (*demand.caller.budgets, own)
         if budgets:
             try:
                 self._check_journal()
-                await place.reserve(self._money(), budgets)
+                place.hold = await self._money().reserve(budgets, demand.dollars)
             except BaseException:
                 place.leave()
                 raise
@@ -199,7 +178,7 @@ class Admission:
 
     def _check_journal(self) -> None:
         """Raise Unavailable for a capped caller whose usage would be lost with this process."""
-        if self._unwritten() > self._quotas.unwritten_seconds:
+        if self._unwritten() > self.quotas.unwritten_seconds:
             raise Unavailable(
                 "What is spent cannot be written down now, and there is a spending cap.",
                 retry_after=2.0,
@@ -229,21 +208,20 @@ class Admission:
                 tell(headers)
         return [use for _, use in kept]
 
-    def release(self, place: Place, tokens: int) -> None:
-        """Free a place, after so much use. Called by the place."""
+    def release(self, place: Place, tokens: int, cost: float) -> None:
+        """Free a place after so much use, which replaces the money that was set aside (US$).
+        Called by the place."""
         now = self._clock()
         for use in place.uses:
             use.leave(place.demand.tokens - tokens, place.demand.choices, now)
-        self._num_places -= place.demand.choices
+        self.num_requests -= place.demand.choices
         self._pace.append(now)
         places = self._places[place.demand.caller.tenant]
         places.discard(place)
         if not places:
             del self._places[place.demand.caller.tenant]
-
-    def settle(self, hold: Hold, cost: float) -> None:
-        """Replace a reservation by what the request cost, in US$. Called by the place."""
-        self._money().settle(hold, cost)
+        if place.hold is not None:
+            self._money().settle(place.hold, cost)
 
     def end(self, is_over: Callable[[RequestDemand], bool], error: SkerryError) -> int:
         """End the running requests that something is over for; returns how many."""
@@ -255,11 +233,11 @@ class Admission:
     def _check_places(self, demand: RequestDemand) -> None:
         _check_choices(demand, self._max_requests)
         extra = 0 if demand.caller.tenant in self._places else self._for_newcomers
-        if self._num_places + demand.choices > self._max_requests + extra:
+        if self.num_requests + demand.choices > self._max_requests + extra:
             raise Overloaded(BUSY, retry_after=self._pace.wait())
 
     def _kept(self, tenant: str, model: str, now: float) -> list[tuple[Key, AllowanceUse]]:
-        return self._meters.kept(self._quotas.of(tenant, model), now)
+        return self.meters.kept(self.quotas.of(tenant, model), now)
 
 
 def _check_choices(demand: RequestDemand, most: int | None) -> None:
