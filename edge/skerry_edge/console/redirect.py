@@ -29,6 +29,7 @@ from skerry_edge.console.sessions import Sessions
 from skerry_edge.gate.oidc.issuers import Issuer
 from skerry_edge.gate.oidc.logins import Logins
 from skerry_edge.gate.principal import Principal
+from skerry_edge.gate.token_file import digest_of
 
 HOME = "/console/"
 LOGIN_PATH = "/console/oidc"
@@ -87,7 +88,7 @@ class Redirects:
             raise LoginRefused("away") from None
         secret, verifier, nonce = (secrets.token_urlsafe(32) for _ in range(3))
         end = self._clock() + PENDING_SECONDS
-        self._pending[_state(secret)] = PendingLogin(issuer, verifier, nonce, redirect_uri, end)
+        self._pending[digest_of(secret)] = PendingLogin(issuer, verifier, nonce, redirect_uri, end)
         while len(self._pending) > MAX_PENDING:
             self._pending.popitem(last=False)
         query = {
@@ -95,7 +96,7 @@ class Redirects:
             "client_id": issuer.client_id,
             "redirect_uri": redirect_uri,
             "scope": SCOPE,
-            "state": _state(secret),
+            "state": digest_of(secret),
             "nonce": nonce,
             "code_challenge": _challenge(verifier),
             "code_challenge_method": "S256",
@@ -105,7 +106,7 @@ class Redirects:
 
     async def finish(self, state: str, code: str, secret: str) -> Principal:
         """Return who logged in; `secret` is the cookie's. Raises LoginRefused."""
-        if not hmac.compare_digest(state.encode(), _state(secret).encode()):
+        if not hmac.compare_digest(state.encode(), digest_of(secret).encode()):
             raise LoginRefused("over")
         pending = self._pending.pop(state, None)
         if pending is None or pending.ends_at < self._clock():
@@ -168,10 +169,6 @@ async def redirected(redirects: Redirects, sessions: Sessions, request: Request)
 def _back(request: Request) -> str:
     """Return where the issuer is to send the browser: the name by which it came."""
     return f"{request.url.scheme}://{request.headers.get('host', '')}{LOGIN_PATH}"
-
-
-def _state(secret: str) -> str:
-    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _challenge(verifier: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 
 from skerry_edge.gate.oidc.logins import Logins
 from skerry_edge.gate.principal import Principal
+from skerry_edge.gate.token_file import digest_of
 from skerry_edge.gate.tokens import TokenStore
 
 SESSION_SECONDS = 8 * 3600
@@ -38,7 +38,7 @@ class Sessions:
         self._tokens = tokens
         self._logins = logins
         self._clock = clock
-        self._sessions: OrderedDict[bytes, Session] = OrderedDict()  # oldest first
+        self._sessions: OrderedDict[str, Session] = OrderedDict()  # oldest first
 
     def begin(self, principal: Principal) -> str:
         """Log a caller in; return what the cookie is to hold: 256 random bits."""
@@ -55,13 +55,13 @@ class Sessions:
         while len(self._sessions) >= MAX_SESSIONS:
             self._sessions.popitem(last=False)
         secret = secrets.token_urlsafe(32)
-        self._sessions[_key(secret)] = session
+        self._sessions[digest_of(secret)] = session
         return secret
 
     def find(self, secret: str) -> Session | None:
         """Return the session of a cookie, with what its token may do now; None when it is over, or
         the token was revoked."""
-        key = _key(secret)
+        key = digest_of(secret)
         session = self._sessions.get(key)
         if session is None:
             return None
@@ -73,7 +73,7 @@ class Sessions:
 
     def end(self, secret: str) -> None:
         """Log a browser out. Idempotent."""
-        self._sessions.pop(_key(secret), None)
+        self._sessions.pop(digest_of(secret), None)
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -84,7 +84,3 @@ class Sessions:
             return self._tokens.principal(principal.token_id)
         is_live = self._logins is not None and self._logins.is_live(principal.login)
         return principal if is_live else None
-
-
-def _key(secret: str) -> bytes:
-    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
