@@ -66,22 +66,13 @@ class Steering:
         """Of the edge `id`, its region and residency zone; `members` returns all that the registry
         has."""
         self.policy = policy
-        self._is_draining = False
+        self.is_draining = False  # clients are to go elsewhere: this edge is about to stop
         self._topology = topology
         self._places = places
         self._id = id
         self._region = region
         self._zone = zone
         self._members = members
-
-    @property
-    def is_draining(self) -> bool:
-        """Return whether clients are to go elsewhere, because this edge is about to stop."""
-        return self._is_draining
-
-    def drain(self) -> None:
-        """Send clients elsewhere from now on."""
-        self._is_draining = True
 
     def elsewhere(self, address: Address, zone: str | None) -> Elsewhere | None:
         """Return where a client should rather go, if not here. A request that is bound to a
@@ -93,7 +84,7 @@ class Steering:
         if best is None:
             return None
         nearer = self._seconds(self._region, client) - self._seconds(best.region, client)
-        must_go = self._is_draining or not zones <= {self._zone}
+        must_go = self.is_draining or not zones <= {self._zone}
         if not must_go and not nearer > self.policy.margin:  # nan: where it is is not known
             return None
         return Elsewhere(best.region, best.public_url or best.address)

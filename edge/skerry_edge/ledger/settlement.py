@@ -24,12 +24,7 @@ class ChoiceUsage:
         self.num_tokens = 0
         self.has_failed = self.is_done = False
         self._prompt: PromptUse | PhaseUsage | None = None  # the latest word of it
-        self._usage: PhaseUsage | None = None
-
-    @property
-    def phases(self) -> PhaseUsage | None:
-        """Return what its engines said; None before they did."""
-        return self._usage
+        self.phases: PhaseUsage | None = None  # that its engines said
 
     @property
     def cached_tokens(self) -> int:
@@ -54,7 +49,7 @@ class ChoiceUsage:
 
     def done(self, reason: str, usage: PhaseUsage | None) -> None:
         """Keep what its engines said."""
-        self.is_done, self._usage = True, usage
+        self.is_done, self.phases = True, usage
         self._prompt = usage or self._prompt
 
     def failed(self, code: str, *, is_ours: bool) -> None:
