@@ -33,28 +33,32 @@ class CopiedDocument(Struct, frozen=True):
 
 
 class SqliteTable:
-    """A file of the home, whose rows have a tenant and a name."""
+    """A file of the home, whose rows have names: a tenant's, and their own."""
 
     def __init__(self, path: Path, steps: Steps, rows: str) -> None:
-        """`rows` is SQL of ours: what selects tenant, name, and where they are."""
+        """`rows` is SQL of ours: what selects the names of rows that count now."""
         self._path = path
         self.file = SqliteFile(path, steps)
         self._rows = rows
-        self._named: dict[str, tuple[str, str]] = {}  # tenant and name, by key
+        self._named: dict[str, tuple[str, ...]] = {}  # names, by key
 
     def keys(self) -> list[str]:
         if not self._path.exists():
             return []
         with self.file.reading() as database:
-            rows = database.execute(self._rows, (time.time(),)).fetchall()
-        self._named = {self.key(tenant, name): (tenant, name) for tenant, name in rows}
+            rows = database.execute(self._rows, self.now()).fetchall()
+        self._named = {self.key(*names): names for names in rows}
         return [*self._named]
 
-    def key(self, tenant: str, name: str) -> str:
-        """Return the key that both ends have."""
-        return key_of(tenant, name)
+    def now(self) -> tuple[float | str, ...]:
+        """Return by what SQL knows rows that count now."""
+        return (time.time(),)
 
-    def named(self, key: str) -> tuple[str, str]:
+    def key(self, *names: str) -> str:
+        """Return the key that both ends have."""
+        return key_of(*names)
+
+    def named(self, key: str) -> tuple[str, ...]:
         return self._named[key]
 
     def close(self) -> None:
@@ -94,8 +98,8 @@ class SqliteKeys(SqliteTable):
         rows = "SELECT tenant, key FROM keys WHERE expires > ? ORDER BY number"
         super().__init__(path, idempotency.STEPS, rows)
 
-    def key(self, tenant: str, name: str) -> str:
-        return key_name(tenant, name)
+    def key(self, *names: str) -> str:
+        return key_name(*names)
 
     def read(self, key: str) -> CopiedDocument | None:
         tenant, name = self.named(key)

@@ -18,11 +18,10 @@ from skerry_edge.money.ceilings import ByPeriod, CapRecord, Ceiling
 from skerry_edge.money.purse import record_of
 from skerry_edge.money.spending import periods_at
 from skerry_edge.money.sqlite_spending import SCHEMA
-from skerry_edge.shared.copies.documents import NatsTable
+from skerry_edge.shared.copies.documents import NatsTable, SqliteTable
 from skerry_regions.drivers.jetstream.specs import key_of, parts_of
 from skerry_regions.drivers.jetstream.stream import KeyedStream, RevisionConflict, Stored, Write
 from skerry_regions.drivers.jetstream.values import each_of
-from skerry_regions.drivers.sqlite_file import SqliteFile
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -34,39 +33,30 @@ class CopiedSpending(Struct, frozen=True):
     amounts: ByPeriod
 
 
-class SqliteMoney:
+class SqliteMoney(SqliteTable):
     """See `StateTable`."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file = SqliteFile(path, (SCHEMA,))
+        rows = "SELECT DISTINCT token FROM spent WHERE period IN (?, ?)"
+        super().__init__(path, (SCHEMA,), rows)
 
-    def keys(self) -> list[str]:
-        if not self._path.exists():
-            return []
-        with self._file.reading() as database:
-            rows = database.execute(
-                "SELECT DISTINCT token FROM spent WHERE period IN (?, ?)", _current()
-            ).fetchall()
-        return [key_of(payer) for (payer,) in rows]
+    def now(self) -> tuple[str, ...]:
+        return tuple(period.name for period in periods_at(time.time()))
 
     def read(self, key: str) -> CopiedSpending | None:
         (payer,) = parts_of(key)
-        with self._file.reading() as database:
+        with self.file.reading() as database:
             rows = database.execute(
                 "SELECT period, nanodollars FROM spent WHERE token = ?", (payer,)
             ).fetchall()
         return CopiedSpending(payer, dict(rows))
 
     def write(self, record: CopiedSpending, /) -> None:
-        with self._file.transaction() as database:
+        with self.file.transaction() as database:
             database.executemany(
                 "INSERT OR REPLACE INTO spent VALUES (?, ?, ?)",
                 [(record.payer, period, amount) for period, amount in record.amounts.items()],
             )
-
-    def close(self) -> None:
-        self._file.close()
 
 
 class NatsMoney(NatsTable):
@@ -124,8 +114,3 @@ class NatsMoney(NatsTable):
             except RevisionConflict:  # an edge of another home spends of the same cap
                 continue
             return
-
-
-def _current() -> tuple[str, str]:
-    day, month = periods_at(time.time())
-    return day.name, month.name
