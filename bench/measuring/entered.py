@@ -22,7 +22,7 @@ from skerry_edge.api.app import create_app
 from skerry_edge.gate.admission import Admission
 from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.generation.edge import Edge
-from skerry_edge.http.server import serve
+from skerry_edge.http.server import listen, serve
 from skerry_edge.ledger.batches import Batches
 from skerry_edge.ledger.file_store import FileStore
 from skerry_edge.ledger.responses_store import ResponseStore
@@ -190,12 +190,15 @@ def _platform(
             stores=Stores.in_folder(folder / "stores", edge="edge-1"),
         )
 
-        def ready(host: str, port: int) -> None:
+        listener = listen("127.0.0.1", 0, limits := Limits())
+
+        def ready() -> None:
             entered.leave_out(asyncio.all_tasks())
+            port = listener.getsockname()[1]
             address[:] = [port, lambda: loop.call_soon_threadsafe(stop.set), edge.traces]
             is_ready.set()
 
-        await serve(create_app(edge), port=0, limits=Limits(), ready=ready, stop=stop)
+        await serve(create_app(edge), listener=listener, limits=limits, ready=ready, stop=stop)
 
     def serve_until_stopped() -> None:
         try:

@@ -29,7 +29,7 @@ from skerry_edge.gate.admission import Admission
 from skerry_edge.gate.token_file import new_account_id
 from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.generation.edge import Edge
-from skerry_edge.http.server import serve
+from skerry_edge.http.server import listen, serve
 from skerry_edge.ledger.stores import Stores
 from skerry_edge.limits import Limits
 from skerry_edge.text.model import TextModel
@@ -130,12 +130,15 @@ async def serve_edge(region: RegionClient, text: TextModel, home: Path, stores: 
         stores=stores,
     )
 
-    def ready(host: str, port: int) -> None:
+    listener = listen("127.0.0.1", 0, limits)
+
+    def ready() -> None:
+        host, port = listener.getsockname()
         about = {"url": f"http://{host}:{port}", "account": account, "token": token}
         say({**about, "pid": os.getpid()})
 
     stop = until_input_ends()
-    await serve(create_app(edge), port=0, limits=limits, ready=ready, stop=stop)
+    await serve(create_app(edge), listener=listener, limits=limits, ready=ready, stop=stop)
 
 
 def say(about: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ import uvloop
 from starlette.types import ASGIApp, Receive, Send
 from tests.edge.loop_meter import METER
 
-from skerry_edge.http.server import serve
+from skerry_edge.http.server import listen, serve
 from skerry_edge.limits import Limits
 
 
@@ -39,18 +39,16 @@ class Running:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         METER.watch(loop)
         self.stop = lambda: void(loop.call_soon_threadsafe(stop.set))
+        listener = listen("127.0.0.1", 0, limits)
+        self.port = listener.getsockname()[1]
         await serve(
             app,
-            port=0,
+            listener=listener,
             limits=limits,
-            ready=self._listening,
+            ready=self.ready.set,
             stop=stop,
             ssl_context=ssl_context,
         )
-
-    def _listening(self, host: str, port: int) -> None:
-        self.port = port
-        self.ready.set()
 
 
 def void(_: object) -> None:

@@ -68,7 +68,7 @@ class Front:
     ) -> None:
         """Serve until `stop`, then drain. `more` is for `skerry_edge.http.server.serve`."""
 
-        def listening(host: str, port: int) -> None:
+        def listening() -> None:
             ready()
             gc.collect()
             gc.freeze()  # what is loaded stays: later collections need not look at it

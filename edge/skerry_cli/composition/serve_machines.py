@@ -110,7 +110,7 @@ async def machines(
             create_machine_app(control),
             listener=listener,
             limits=Limits(body_bytes=MAX_REQUEST_BYTES, drain_seconds=DRAIN_SECONDS),
-            ready=lambda host, port: ready.set(),
+            ready=ready.set,
             stop=stop,
             ssl_context=ListenerTLS(authority, store.clock).context,
             heeds_signals=False,  # hosts are ordered to drain when a control plane that owns ends

@@ -170,34 +170,28 @@ def _backlog(limits: Limits) -> int:
 async def serve(
     app: ASGIApp,
     *,
-    host: str = "127.0.0.1",
-    port: int = 8787,
-    listener: socket.socket | None = None,
+    listener: socket.socket,
     limits: Limits,
-    ready: Callable[[str, int], None] = lambda host, port: None,
+    ready: Callable[[], None],
     stop: asyncio.Event | None = None,
     retire: asyncio.Event | None = None,
     ssl_context: ssl.SSLContext | None = None,
     linger: Callable[[], Awaitable[None]] | None = None,
     heeds_signals: bool = True,
 ) -> None:
-    """Serve `app` until SIGTERM, SIGINT or `stop`, then drain. Raises OSError if it cannot listen.
+    """Serve `app` until SIGTERM, SIGINT or `stop`, then drain.
 
-    A `listener` made by `listen` stands in place of `host` and `port`; it is closed at the end.
+    The `listener`, made by `listen`, is closed at the end.
     Draining: no new connections, idle ones are closed, streams may finish within
     `limits.drain_seconds`, then they are cancelled. After `retire`, which says that a successor
     accepts at the same socket, they may finish however long they take (unless it is stopped as
     well), and idle connections are closed after one more answer. Requests are taken until `linger`
-    returns, which is called when it is to stop. `ready(host, port)` is called once connections
-    are accepted, with the port really taken (`port` 0 takes a free one). Signals are handled
-    only on the main thread, and if it `heeds_signals`; a second one ends the lingering, a second
-    SIGINT the drain. Meant for uvloop: `uvloop.run(serve(…))`.
+    returns, which is called when it is to stop. `ready` is called once connections are accepted.
+    Signals are handled only on the main thread, and if it `heeds_signals`; a second one ends the
+    lingering, a second SIGINT the drain. Meant for uvloop: `uvloop.run(serve(…))`.
     """
     allow_connections(limits.max_connections + limits.reserved_connections)
     table = ConnectionTable(limits.max_connections, limits.reserved_connections)
-    if listener is None:
-        listener = listen(host, port, limits)
-    address = listener.getsockname()
     config = uvicorn.Config(
         app,
         http=functools.partial(GuardedProtocol, limits=limits, table=table),  # type: ignore[arg-type]
@@ -215,7 +209,7 @@ async def serve(
         config,
         limits,
         table,
-        lambda: ready(address[0], address[1]),
+        ready,
         linger,
         ssl_context,
         heeds_signals=heeds_signals,

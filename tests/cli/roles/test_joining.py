@@ -23,7 +23,7 @@ from skerry_cli.home.errors import StateError
 from skerry_cli.home.state import Home
 from skerry_cli.roles.control_join import duration
 from skerry_cli.roles.joining import CannotJoin, OrderedRestart, assigned, enrolled, host_towards
-from skerry_edge.http.server import serve
+from skerry_edge.http.server import listen, serve
 from skerry_edge.limits import Limits
 from skerry_regions.control.machines.calls import ControlAway
 from skerry_regions.control.machines.messages import Credentials, EdgeAssignment, NodeAssignment
@@ -195,11 +195,18 @@ def test_a_signal_is_heard_where_an_edge_retires_already() -> None:
         told, retire = stop_on_signals(orders.cancel), asyncio.Event()
         orders.started(retire.set)
 
-        def ready(host: str, port: int) -> None:
+        def ready() -> None:
             orders.take("renew")
             os.kill(os.getpid(), signal.SIGTERM)
 
-        await serve(Starlette(), port=0, limits=Limits(), ready=ready, stop=told, retire=retire)
+        await serve(
+            Starlette(),
+            listener=listen("127.0.0.1", 0, limits := Limits()),
+            limits=limits,
+            ready=ready,
+            stop=told,
+            retire=retire,
+        )
         async with asyncio.timeout(60):
             await told.wait()
 

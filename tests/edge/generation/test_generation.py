@@ -23,7 +23,7 @@ from skerry_core.runners.toy import ToyRunner, next_token
 from skerry_edge.api.app import create_app
 from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.generation.edge import Edge
-from skerry_edge.http.server import serve
+from skerry_edge.http.server import listen, serve
 from skerry_edge.limits import Limits
 from skerry_edge.text.model import TextModel
 from skerry_regions.models.catalog import Catalog
@@ -76,12 +76,14 @@ async def toy(folder: Path) -> AsyncGenerator[Toy]:
             secret=b"s" * 32,
             limits=(limits := Limits(drain_seconds=1)),
         )
+        listener = listen("127.0.0.1", 0, limits)
+        taken = listener.getsockname()[1]
         serving = asyncio.create_task(
             serve(
                 create_app(edge),
-                port=0,
+                listener=listener,
                 limits=limits,
-                ready=lambda _host, taken: port.set_result(taken),
+                ready=lambda: port.set_result(taken),
                 stop=stop,
             )
         )

@@ -46,7 +46,7 @@ class Served:
                 self._app,
                 listener=listener,
                 limits=self._limits,
-                ready=lambda host, port: self.ready.set(),
+                ready=self.ready.set,
                 stop=self.stop,
                 retire=self.retire,
             )
