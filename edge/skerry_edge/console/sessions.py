@@ -75,9 +75,6 @@ class Sessions:
         """Log a browser out. Idempotent."""
         self._sessions.pop(digest_of(secret), None)
 
-    def __len__(self) -> int:
-        return len(self._sessions)
-
     def _principal(self, session: Session) -> Principal | None:
         principal = session.principal
         if not principal.login:

@@ -54,9 +54,6 @@ class ConnectionTable:
         self._idle: Holders = OrderedDict()
         self._probes: Holders = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._network_of) + len(self._probes)
-
     def admit(self, holder: Holder, network: str) -> Place:
         """Give a place to a newcomer, which waits for its client."""
         if len(self._network_of) >= self._size:

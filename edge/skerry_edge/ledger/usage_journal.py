@@ -148,17 +148,6 @@ class UsageJournal:
         }  # fmt: skip
         self._put((SETTLE, values), (CLOSE, values))
 
-    def flush(self, seconds: float = CLOSE_SECONDS) -> bool:
-        """Wait until all entries are on disk; for threads other than the event loop's.
-
-        False when it is not by then.
-        """
-        try:
-            self.written().result(seconds)
-        except TimeoutError:
-            return False
-        return True
-
     def written(self) -> Future[None]:
         """Return a future that is done when all entries are on disk."""
         written: Future[None] = Future()

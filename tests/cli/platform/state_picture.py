@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 from msgspec.structs import asdict, replace
+from tests.edge.ledger.journal_rows import flush
 from tests.regions.drivers.nats_server import NatsCluster
 from tests.regions.drivers.queues import batch
 
@@ -227,7 +228,7 @@ def use(journal: Path, *ids: str) -> None:
     for number, id in enumerate(ids, start=1):
         entry = opened.admit(id, tenant="t", token="k", model="m", prompt_tokens=1, price=PRICE)
         entry.settle("completed", Amount(prompt_tokens=number, output_tokens=10 * number))
-    assert opened.flush()
+    assert flush(opened)
     opened.close()
 
 

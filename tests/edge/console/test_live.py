@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from skerry_edge.telemetry.tracing import Trace
 
 OWN = {"x-skerry-console": "1"}
 OTHER = "f" * 32  # an account
+NUMBERS = itertools.count()  # of traces
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +196,7 @@ def test_a_row_says_what_the_first_token_waited_for(at: Deployment) -> None:
 
 
 def ended(traces: TraceStore, tenant: str) -> str:
-    trace = Trace(f"{tenant[:4]}-{len(traces)}")
+    trace = Trace(f"{tenant[:4]}-{next(NUMBERS)}")
     traces.begin(trace, tenant)
     traces.end(trace, 200, "/run")
     return trace.request_id

@@ -40,7 +40,7 @@ def test_it_lasts_eight_hours(tokens: TokenStore, clock: Clock) -> None:
     assert sessions.find(secret) is not None
     clock.now += 1
     assert sessions.find(secret) is None
-    assert len(sessions) == 0
+    assert len(sessions._sessions) == 0
 
 
 def test_it_ends_with_a_token_that_expires_sooner(tokens: TokenStore, clock: Clock) -> None:
@@ -62,7 +62,7 @@ def test_a_token_has_a_few_and_all_together_are_bounded(tokens: TokenStore, cloc
         other = principal_of(tokens)
         for _ in range(MAX_OF_TOKEN):
             sessions.begin(other)
-    assert len(sessions) == MAX_SESSIONS
+    assert len(sessions._sessions) == MAX_SESSIONS
     assert sessions.find(secrets[-1]) is None
 
 

@@ -7,6 +7,7 @@ import secrets
 from pathlib import Path
 
 import msgspec
+from tests.edge.ledger.journal_rows import flush
 
 from skerry_edge.ledger.usage_journal import UsageEntry, UsageJournal
 from skerry_edge.ledger.usage_report import Totals, reading, totals
@@ -40,7 +41,7 @@ class Accountant:
         self.admit(id).settle(outcome, amount)
 
     async def send(self) -> None:
-        assert await asyncio.to_thread(self.journal.flush)
+        assert await asyncio.to_thread(flush, self.journal)
         if self.shared is not None:
             await self.shared.send()
 
@@ -49,7 +50,7 @@ class Accountant:
             await self.shared.take()
 
     def total(self) -> Totals:
-        assert self.journal.flush()
+        assert flush(self.journal)
         with reading(self.path) as database:
             [total] = totals(database)
         return total

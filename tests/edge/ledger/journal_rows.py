@@ -39,6 +39,15 @@ def admit(
     )
 
 
+def flush(journal: UsageJournal, seconds: float = 5.0) -> bool:
+    """Wait until all entries are on disk. False when it is not by then."""
+    try:
+        journal.written().result(seconds)
+    except TimeoutError:
+        return False
+    return True
+
+
 def amount(output_tokens: int = 50, cached_tokens: int = 60) -> Amount:
     return Amount(
         prompt_tokens=100, cached_tokens=cached_tokens, output_tokens=output_tokens,
@@ -47,14 +56,14 @@ def amount(output_tokens: int = 50, cached_tokens: int = 60) -> Amount:
 
 
 def total_of(journal: UsageJournal) -> Totals:
-    assert journal.flush()
+    assert flush(journal)
     with journals([journal.path]) as database:
         (total,) = totals(database)
     return total
 
 
 def outcome_of(journal: UsageJournal, id: str = "r") -> tuple[Outcome, int]:
-    assert journal.flush()
+    assert flush(journal)
     with sqlite3.connect(journal.path) as database:
         row = database.execute("SELECT outcome, output_tokens FROM usage WHERE id = ?", (id,))
         outcome, output_tokens = row.fetchone()

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.edge.ledger.journal_rows import flush
 
 from skerry.errors import Unavailable
 from skerry_edge.ledger.file_store import FileStore
@@ -53,7 +54,7 @@ def test_spending(tmp_path: Path) -> None:
 def test_usage(tmp_path: Path) -> None:
     path = first(tmp_path, "usage")
     journal = UsageJournal(path, edge="edge-2", clock=lambda: NOW)
-    assert journal.flush(30)
+    assert flush(journal, 30)
     journal.close()
     with closing(sqlite3.connect(path)) as database:
         [row] = database.execute("SELECT id, outcome, output_tokens, chain FROM usage").fetchall()

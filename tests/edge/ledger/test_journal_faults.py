@@ -19,6 +19,7 @@ from tests.edge.ledger.journal_rows import (
     admit_chained,
     amount,
     chains,
+    flush,
     outcome_of,
     total_of,
 )
@@ -41,7 +42,7 @@ admit("done").settle("completed", Amount(prompt_tokens=100, output_tokens=50))
 admit("running").progress = lambda: 7
 known = None
 while known != (7,):
-    journal.flush()
+    journal.written().result(5)
     database = sqlite3.connect(sys.argv[1])
     known = database.execute("SELECT output_tokens FROM usage WHERE id = 'running'").fetchone()
 os.kill(os.getpid(), signal.SIGKILL)
@@ -72,7 +73,7 @@ def test_an_edge_that_still_drains_settles_after_its_successor_began(
     journal: UsageJournal, clock: Time
 ) -> None:
     entry = admit(journal)
-    journal.flush()
+    flush(journal)
     successor = UsageJournal(journal.path, edge="edge-1", clock=clock)
     assert outcome_of(successor) == ("aborted", 0)
     entry.settle("completed", amount())
@@ -84,7 +85,7 @@ def test_what_an_edge_left_that_never_came_back_is_settled_in_time(
     journal: UsageJournal, clock: Time
 ) -> None:
     admit(journal, "left")
-    journal.flush()
+    flush(journal)
     for days, outcome in ((0.9, "running"), (1.1, "aborted")):
         clock.now = NOON + days * DAY
         other = UsageJournal(journal.path, edge="edge-2", clock=clock)
@@ -98,7 +99,7 @@ def test_a_disk_that_takes_nothing_fails_no_request(
     (tmp_path / "usage.db").mkdir()
     journal = UsageJournal(tmp_path / "usage.db", edge="e")
     admit(journal).settle("completed", amount())
-    assert not journal.flush(0.05)
+    assert not flush(journal, 0.05)
     journal.close()
     assert "cannot be written" in caplog.text
 
@@ -115,7 +116,7 @@ def test_a_row_that_cannot_be_written_stops_no_other(
     admit(journal, "bad", prompt_tokens=prompt_tokens, model=model)
     after = admit(journal, "after")
     before.settle("completed", amount())
-    assert journal.flush()
+    assert flush(journal)
     after.settle("completed", amount())
     assert total_of(journal).completed == 2
     assert [outcome_of(journal, id)[0] for id in ("before", "after")] == ["completed"] * 2
@@ -145,7 +146,7 @@ def test_a_file_that_cannot_be_used_for_a_while_loses_nothing(
     (tmp_path / "usage.db").mkdir()
     journal = UsageJournal(tmp_path / "usage.db", edge="edge-1", clock=clock)
     admit(journal).settle("completed", amount())
-    assert not journal.flush(0.1)
+    assert not flush(journal, 0.1)
     (tmp_path / "usage.db").rmdir()
     assert outcome_of(journal) == ("completed", 50)
     journal.close()
@@ -161,7 +162,7 @@ def test_prompts_do_not_gather_behind_a_disk_that_takes_nothing(
     for number in range(200):
         admit_chained(journal, f"{number}", lambda: b"8 bytes.")
     (tmp_path / "usage.db").rmdir()
-    assert journal.flush(30)
+    assert flush(journal, 30)
     journal.close()
     found = chains(journal.path)
     assert len(found) == 200

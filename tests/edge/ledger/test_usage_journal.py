@@ -14,6 +14,7 @@ from tests.edge.ledger.journal_rows import (
     admit_chained,
     amount,
     chains,
+    flush,
     outcome_of,
     total_of,
 )
@@ -82,7 +83,7 @@ def test_rows_go_with_age_and_number(tmp_path: Path, clock: Time) -> None:
         admit(journal, f"r{number}").settle("completed", amount())
     journal.close()
     journal = UsageJournal(path, edge="e", clock=clock, keep_seconds=2.5 * DAY, max_rows=2)
-    journal.flush()
+    flush(journal)
     with journals([path]) as database:
         kept = [row[0] for row in database.execute("SELECT id FROM usage ORDER BY id")]
     assert kept == ["r3", "r4"]
@@ -93,7 +94,7 @@ def test_sums_by_dimension(journal: UsageJournal, clock: Time) -> None:
     for id, tenant, model in (("a", "t", "m"), ("b", "t", "n"), ("c", "u", "m"), ("d", "t", "m")):
         admit(journal, id, tenant=tenant, model=model).settle("completed", amount())
         clock.now += DAY / 2
-    journal.flush()
+    flush(journal)
     with journals([journal.path]) as database:
         by_model = totals(database, ("tenant", "model"))
         assert [(each.tenant, each.model, each.requests) for each in by_model] == [
@@ -121,7 +122,7 @@ def test_a_request_in_two_journals_counts_once(
     admit(elsewhere, "both").settle("completed", amount())
     admit(elsewhere, "one").settle("completed", amount())
     for each in (journal, elsewhere):
-        each.flush()
+        flush(each)
     for order in ([journal.path, elsewhere.path], [elsewhere.path, journal.path]):
         with journals(order) as database:
             (total,) = totals(database)
@@ -166,7 +167,7 @@ def test_a_chain_is_made_on_the_writers_thread_and_costs_no_row(
     assert [maker.name for maker in makers] == ["usage-journal"]
     assert caplog.text.count("is left out") == 1
     admit_chained(journal, "c", lambda: b"a retry.").settle("cancelled", amount())
-    assert journal.flush()
+    assert flush(journal)
     assert outcome_of(journal, "c") == ("completed", 50)
     assert chains(journal.path) == [b"8 bytes.", b"", b""]  # what is complete never changes
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.edge.ledger.journal_rows import flush
 from tests.edge.scripted_region import MODEL, answer
 from tests.edge.support import ACCOUNT, CHAT, Deployment, eventually
 
@@ -226,7 +227,7 @@ def test_each_request_is_counted_once(edge: Deployment) -> None:
     used = answers(edge, request_id)["usage"]
     journal = edge.edge.stores.journal
     assert journal is not None
-    assert journal.flush()
+    assert flush(journal)
     with journals([journal.path]) as database:
         rows = database.execute(
             "SELECT id, outcome, tenant, prompt_tokens, output_tokens FROM usage"

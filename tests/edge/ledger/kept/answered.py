@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+from tests.edge.ledger.journal_rows import flush
 from tests.edge.support import Deployment
 
 from skerry_edge.ledger.usage_report import Totals, journals, totals
@@ -31,7 +32,7 @@ def text(response: httpx.Response) -> str:
 def total(edge: Deployment) -> Totals:
     journal = edge.edge.stores.journal
     assert journal is not None
-    assert journal.flush()
+    assert flush(journal)
     with journals([journal.path]) as database:
         (all_of_it,) = totals(database)
     return all_of_it
