@@ -198,22 +198,15 @@ def tracing(trace: Trace) -> Generator[None]:
         _current.reset(token)
 
 
-class span:  # in small letters: it is used as a function
+@contextmanager
+def span(name: str, **attributes: Value) -> Generator[Attributes]:
     """Note what happens inside, of the current request; gives its attributes, to be added to.
     Outside of any request nothing is noted.
     """
-
-    def __init__(self, name: str, **attributes: Value) -> None:
-        self._trace = current()
-        self._name = name
-        self._attributes: Attributes = attributes
-        self._start = 0.0
-
-    def __enter__(self) -> Attributes:
-        if self._trace is not None:
-            self._start = self._trace.now()
-        return self._attributes
-
-    def __exit__(self, *_: object) -> None:
-        if self._trace is not None:
-            self._trace.add(self._name, self._start, self._trace.now(), self._attributes)
+    trace = current()
+    start = 0.0 if trace is None else trace.now()
+    try:
+        yield attributes
+    finally:
+        if trace is not None:
+            trace.add(name, start, trace.now(), attributes)
