@@ -45,6 +45,19 @@ ROUTE_NOT_FOUND = ApiMessage("No route for that URI", 7000)  # follows every 700
 # By which Anthropic's tool runner knows to send the whole conversation each time.
 NO_THREADS = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
 
+Kinds = type[SkerryError] | tuple[type[SkerryError], ...]
+ANTHROPIC_TYPES: tuple[tuple[Kinds, str], ...] = (  # the first that fits
+    (AuthenticationError, "authentication_error"),
+    (PermissionDenied, "permission_error"),
+    ((NotFound, ModelNotFound), "not_found_error"),
+    (BodyTooLarge, "request_too_large"),
+    ((QuotaExceeded, RateLimited), "rate_limit_error"),
+    (RequestTimeout, "timeout_error"),
+    (CapacityError, "overloaded_error"),
+    (RequestError, "invalid_request_error"),
+    (SkerryError, "api_error"),
+)
+
 EncodeError = Callable[[SkerryError, str], bytes]
 """An error as a body of its dialect; the string is the request's id."""
 
@@ -163,23 +176,7 @@ def _openai_type(exc: SkerryError) -> str:
 
 
 def _anthropic_type(exc: SkerryError) -> str:
-    match exc:
-        case AuthenticationError():
-            return "authentication_error"
-        case PermissionDenied():
-            return "permission_error"
-        case NotFound() | ModelNotFound():
-            return "not_found_error"
-        case BodyTooLarge():
-            return "request_too_large"
-        case QuotaExceeded() | RateLimited():
-            return "rate_limit_error"
-        case RequestTimeout():
-            return "timeout_error"
-        case CapacityError():
-            return "overloaded_error"
-        case _:
-            return "invalid_request_error" if isinstance(exc, RequestError) else "api_error"
+    return next(name for kinds, name in ANTHROPIC_TYPES if isinstance(exc, kinds))
 
 
 def _bare(result: bytes) -> bytes:
