@@ -134,7 +134,7 @@ class Rim:
         id_headers = [
             (b"cf-ai-req-id", identity.encode()),
             (b"x-request-id", identity.encode()),
-            (b"traceresponse", trace.traceresponse.encode()),
+            (b"traceresponse", trace.context.traceparent.encode()),
         ]
         status: int | None = None
         path = UNMATCHED

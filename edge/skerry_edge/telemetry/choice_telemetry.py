@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from skerry_edge.telemetry.attempt_spans import add_attempts
@@ -120,8 +121,7 @@ class ChoiceTelemetry:
 
 def _count(metrics: EdgeMetrics, model: str, attempts: Sequence[AttemptRecord]) -> None:
     """Count a stream's attempts by their outcomes, all together once it is over."""
-    phases = {"queue": 0.0, "prefill": 0.0, "decode": 0.0}
-    seen: set[str] = set()
+    phases = defaultdict[str, float](float)
     for record in attempts:
         metrics.attempts.add(1, model, record.outcome or "aborted")
         if record.num_before:
@@ -131,9 +131,7 @@ def _count(metrics: EdgeMetrics, model: str, attempts: Sequence[AttemptRecord]) 
             metrics.network_time.observe(network, model)
         for timeline in record.timelines.values():
             for phase in timeline.phases:
-                if phase.name in phases:
-                    phases[phase.name] += phase.seconds
-                    seen.add(phase.name)
+                phases[phase.name] += phase.seconds
             if len(record.nodes) > 1:
                 _count_handover(metrics, model, timeline)
     for name, histogram in (
@@ -141,7 +139,7 @@ def _count(metrics: EdgeMetrics, model: str, attempts: Sequence[AttemptRecord]) 
         ("prefill", metrics.prefill_time),
         ("decode", metrics.decode_time),
     ):
-        if name in seen:
+        if name in phases:
             histogram.observe(phases[name], model)
 
 

@@ -88,11 +88,6 @@ class Trace:
         self._later: list[Callable[[Trace], None]] = []
         self._dropped = 0
 
-    @property
-    def traceresponse(self) -> str:
-        """Return where the answer was made, for the caller: `traceparent`'s form, with our span."""
-        return self.context.traceparent
-
     def offset(self, moment: float) -> float:
         """Return seconds since the request's header, of a moment of the edge's clock."""
         return moment - self.started
