@@ -150,10 +150,6 @@ class Live:
         self._streams: Counter[str] = Counter()  # by holder
         self._beating: asyncio.Task[None] | None = None
 
-    @property
-    def num_streams(self) -> int:
-        return self._streams.total()
-
     def requests(
         self, account: str, holder: str, is_welcome: Callable[[], bool]
     ) -> AsyncGenerator[bytes]:
@@ -177,7 +173,7 @@ class Live:
         return self._stream(viewer, new_channel)
 
     def _has_room(self, holder: str) -> bool:
-        return self.num_streams < MAX_STREAMS and self._streams[holder] < MAX_STREAMS_OF_HOLDER
+        return self._streams.total() < MAX_STREAMS and self._streams[holder] < MAX_STREAMS_OF_HOLDER
 
     async def _stream(
         self, viewer: Viewer, new_channel: Callable[[], Channel]

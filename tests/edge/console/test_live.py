@@ -237,7 +237,7 @@ async def test_all_viewers_get_one_frame_and_a_slow_one_a_snapshot() -> None:
     assert json.loads(late.split(b"data: ")[1])["seq"] >= 4
     for stream in (quick, other, slow):
         await stream.aclose()
-    assert live.num_streams == 0
+    assert live._streams.total() == 0
     await asyncio.sleep(0.05)
     assert not [each for each in asyncio.all_tasks() if each.get_name() == "console"]
 
