@@ -1,14 +1,9 @@
-"""Between messages and what authors see: values, private data, and exceptions as diagnostics."""
+"""Between messages and what authors see: values and private data."""
 
 from __future__ import annotations
 
-import contextlib
-import logging
-from collections.abc import Generator
-
 import msgspec
 
-from skerry_terraform.kit.diagnostics import Diagnostics, ProviderError
 from skerry_terraform.kit.messages import Message, message
 from skerry_terraform.kit.planning import Object
 from skerry_terraform.kit.values import (
@@ -19,23 +14,6 @@ from skerry_terraform.kit.values import (
     encode_msgpack,
     from_raw,
 )
-
-log = logging.getLogger(__name__)
-
-
-@contextlib.contextmanager
-def told(diagnostics: Diagnostics) -> Generator[None]:
-    """Turn what goes wrong into diagnostics: none of it reaches Terraform as a broken call."""
-    try:
-        yield
-    except ProviderError as error:
-        diagnostics.add(error)
-    except Exception as error:
-        log.exception("a bug in the provider")
-        diagnostics.error(
-            "A bug in the provider",
-            f"{type(error).__name__}: {error}\nPlease report it, with what TF_LOG=info shows.",
-        )
 
 
 def decoded(type_: ObjectOf, value: Message) -> Value:

@@ -10,8 +10,9 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from skerry_terraform.kit.boundary import decoded, encoded, private_bytes, private_of, told
+from skerry_terraform.kit.boundary import decoded, encoded, private_bytes, private_of
 from skerry_terraform.kit.diagnostics import Diagnostics, Path, ProviderError, path_message
+from skerry_terraform.kit.filling import Response, responds, told
 from skerry_terraform.kit.messages import Message, message
 from skerry_terraform.kit.planning import Attributes, Blocks, Object, plan_change
 from skerry_terraform.kit.provider import CallContext, Resource
@@ -35,120 +36,101 @@ class ManagedCalls:
         self._resources = resources
         self._context = context
 
-    def plan(self, request: Message) -> Message:
-        resource, diagnostics = self._resources[request.type_name], Diagnostics()
+    @responds("PlanResourceChangeResponse")
+    def plan(self, request: Message, response: Response) -> None:
+        resource = self._resources[request.type_name]
         type_ = resource.schema.type
-        answer: dict[str, Any] = {"planned_state": request.proposed_new_state}
-        with told(diagnostics):
-            if decoded(type_, request.proposed_new_state) is None:
-                return message("PlanResourceChangeResponse", **answer)  # it is to be destroyed
-            prior, config = decoded(type_, request.prior_state), decoded(type_, request.config)
-            plan = plan_change(resource.schema, config, prior)
-            ctx = self._context(
-                prior=prior or {},
-                config=config,
-                planned=plan.planned,
-                private=private_of(request.prior_private),
-                diagnostics=diagnostics,
-            )
-            replace: list[Path] = [*plan.replace]
-            resource.plan(ctx, replace)
-            answer = {
-                "planned_state": encoded(type_, ctx.planned),
-                "requires_replace": [path_message(path) for path in replace],
-                "planned_private": private_bytes(ctx.private),
-            }
-        return message(
-            "PlanResourceChangeResponse", diagnostics=diagnostics.messages(), **answer
-        )  # fmt: skip
-
-    def apply(self, request: Message) -> Message:
-        resource, diagnostics = self._resources[request.type_name], Diagnostics()
-        schema = resource.schema
-        answer: dict[str, Any] = {"new_state": request.prior_state}
-        with told(diagnostics):
-            prior, planned = (
-                decoded(schema.type, value)
-                for value in (request.prior_state, request.planned_state)
-            )
-            ctx = self._context(
-                prior=prior or {},
-                planned=planned or {},
-                config=decoded(schema.type, request.config) or {},
-                private=private_of(request.planned_private),
-                diagnostics=diagnostics,
-                saved=prior,
-            )
-            new: Object | None = None
-            with told(diagnostics):
-                if planned is None:
-                    resource.delete(ctx)
-                    ctx.saved = None
-                else:
-                    new = resource.create(ctx) if prior is None else resource.update(ctx)
-            answer = {
-                "new_state": _recorded(schema, new, ctx.saved, diagnostics),
-                "private": private_bytes(ctx.private),
-            }
-        return message(
-            "ApplyResourceChangeResponse", diagnostics=diagnostics.messages(), **answer
-        )  # fmt: skip
-
-    def read(self, request: Message) -> Message:
-        resource, diagnostics = self._resources[request.type_name], Diagnostics()
-        schema = resource.schema
-        answer: dict[str, Any] = {"new_state": request.current_state, "private": request.private}
-        with told(diagnostics):
-            ctx = self._context(
-                prior=decoded(schema.type, request.current_state),
-                private=private_of(request.private),
-                diagnostics=diagnostics,
-            )
-            answer = {
-                "new_state": _stored_message(schema, resource.read(ctx)),
-                "private": private_bytes(ctx.private),
-            }
-        return message("ReadResourceResponse", diagnostics=diagnostics.messages(), **answer)
-
-    def import_(self, request: Message) -> Message:
-        resource, diagnostics = self._resources[request.type_name], Diagnostics()
-        imported = []
-        with told(diagnostics):
-            ctx = self._context(diagnostics=diagnostics)
-            state = resource.import_(ctx, request.id)
-            imported = [
-                message(
-                    "ImportedResource",
-                    type_name=request.type_name,
-                    state=_stored_message(resource.schema, state),
-                    private=private_bytes(ctx.private),
-                )
-            ]
-        return message(
-            "ImportResourceStateResponse",
-            imported_resources=imported,
-            diagnostics=diagnostics.messages(),
+        response.fields["planned_state"] = request.proposed_new_state
+        if decoded(type_, request.proposed_new_state) is None:
+            return  # it is to be destroyed
+        prior, config = decoded(type_, request.prior_state), decoded(type_, request.config)
+        plan = plan_change(resource.schema, config, prior)
+        ctx = self._context(
+            prior=prior or {},
+            config=config,
+            planned=plan.planned,
+            private=private_of(request.prior_private),
+            diagnostics=response.diagnostics,
         )
+        replace: list[Path] = [*plan.replace]
+        resource.plan(ctx, replace)
+        response.fields |= {
+            "planned_state": encoded(type_, ctx.planned),
+            "requires_replace": [path_message(path) for path in replace],
+            "planned_private": private_bytes(ctx.private),
+        }
 
-    def upgrade(self, request: Message) -> Message:
-        resource, diagnostics = self._resources[request.type_name], Diagnostics()
-        schema, upgraded = resource.schema, None
-        with told(diagnostics):
-            state = decode_json(request.raw_state.json)
-            if request.version > schema.version:
-                raise ProviderError(
-                    "The state was written by a newer provider",
-                    f"It has version {request.version} of {request.type_name}, and this provider "
-                    f"knows version {schema.version}. Use the newer provider.",
-                )
-            if request.version < schema.version:
-                state = resource.upgrade(request.version, state)
-            upgraded = encoded(schema.type, from_raw(schema.type, state))
-        return message(
-            "UpgradeResourceStateResponse",
-            upgraded_state=upgraded,
-            diagnostics=diagnostics.messages(),
+    @responds("ApplyResourceChangeResponse")
+    def apply(self, request: Message, response: Response) -> None:
+        resource = self._resources[request.type_name]
+        schema = resource.schema
+        response.fields["new_state"] = request.prior_state
+        prior, planned = (
+            decoded(schema.type, value) for value in (request.prior_state, request.planned_state)
         )
+        ctx = self._context(
+            prior=prior or {},
+            planned=planned or {},
+            config=decoded(schema.type, request.config) or {},
+            private=private_of(request.planned_private),
+            diagnostics=response.diagnostics,
+            saved=prior,
+        )
+        new: Object | None = None
+        with told(response.diagnostics):
+            if planned is None:
+                resource.delete(ctx)
+                ctx.saved = None
+            else:
+                new = resource.create(ctx) if prior is None else resource.update(ctx)
+        response.fields |= {
+            "new_state": _recorded(schema, new, ctx.saved, response.diagnostics),
+            "private": private_bytes(ctx.private),
+        }
+
+    @responds("ReadResourceResponse")
+    def read(self, request: Message, response: Response) -> None:
+        resource = self._resources[request.type_name]
+        response.fields |= {"new_state": request.current_state, "private": request.private}
+        ctx = self._context(
+            prior=decoded(resource.schema.type, request.current_state),
+            private=private_of(request.private),
+            diagnostics=response.diagnostics,
+        )
+        response.fields |= {
+            "new_state": _stored_message(resource.schema, resource.read(ctx)),
+            "private": private_bytes(ctx.private),
+        }
+
+    @responds("ImportResourceStateResponse")
+    def import_(self, request: Message, response: Response) -> None:
+        resource, ctx = (
+            self._resources[request.type_name],
+            self._context(diagnostics=response.diagnostics),
+        )
+        state = resource.import_(ctx, request.id)
+        response.fields["imported_resources"] = [
+            message(
+                "ImportedResource",
+                type_name=request.type_name,
+                state=_stored_message(resource.schema, state),
+                private=private_bytes(ctx.private),
+            )
+        ]
+
+    @responds("UpgradeResourceStateResponse")
+    def upgrade(self, request: Message, response: Response) -> None:
+        resource = self._resources[request.type_name]
+        schema, state = resource.schema, decode_json(request.raw_state.json)
+        if request.version > schema.version:
+            raise ProviderError(
+                "The state was written by a newer provider",
+                f"It has version {request.version} of {request.type_name}, and this provider "
+                f"knows version {schema.version}. Use the newer provider.",
+            )
+        if request.version < schema.version:
+            state = resource.upgrade(request.version, state)
+        response.fields["upgraded_state"] = encoded(schema.type, from_raw(schema.type, state))
 
 
 def _recorded(

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from typing import Any, Generic
 
 from skerry_terraform.kit import planning
-from skerry_terraform.kit.boundary import decoded, encoded, private_bytes, private_of, told
+from skerry_terraform.kit.boundary import decoded, encoded, private_bytes, private_of
 from skerry_terraform.kit.diagnostics import Diagnostics, ProviderError
+from skerry_terraform.kit.filling import Response, responds, told
 from skerry_terraform.kit.managed import ManagedCalls
 from skerry_terraform.kit.messages import Message, message
 from skerry_terraform.kit.provider import (
@@ -89,22 +90,18 @@ class Service(Generic[ClientT]):
 
     # --- the provider block ----------------------------------------------------------------------
 
-    def validate_provider_config(self, request: Message) -> Message:
-        diagnostics = Diagnostics()
-        with told(diagnostics):
-            schema = self._provider.schema
-            config = decoded(schema.type, request.config)
-            planning.validate(schema, config or {}, diagnostics)
-        return message("ValidateProviderConfigResponse", diagnostics=diagnostics.messages())
+    @responds("ValidateProviderConfigResponse")
+    def validate_provider_config(self, request: Message, response: Response) -> None:
+        schema = self._provider.schema
+        config = decoded(schema.type, request.config)
+        planning.validate(schema, config or {}, response.diagnostics)
 
-    def configure_provider(self, request: Message) -> Message:
-        diagnostics = Diagnostics()
+    @responds("DiagnosticsResponse")
+    def configure_provider(self, request: Message, response: Response) -> None:
         self.stop.clear()  # a provider that Terraform did not start outlives its runs
-        with told(diagnostics):
-            config = decoded(self._provider.schema.type, request.config)
-            self.release()
-            self._client = self._provider.configure(config or {}, self.stop)
-        return message("DiagnosticsResponse", diagnostics=diagnostics.messages())
+        config = decoded(self._provider.schema.type, request.config)
+        self.release()
+        self._client = self._provider.configure(config or {}, self.stop)
 
     def release(self) -> None:
         """Let go of what `configure` has made."""
@@ -130,56 +127,42 @@ class Service(Generic[ClientT]):
 
     # --- data sources ----------------------------------------------------------------------------
 
-    def read_data_source(self, request: Message) -> Message:
+    @responds("ReadDataSourceResponse")
+    def read_data_source(self, request: Message, response: Response) -> None:
         source = self._data_sources[request.type_name]
-        diagnostics, state = Diagnostics(), None
-        with told(diagnostics):
-            config = decoded(source.schema.type, request.config)
-            values = source.read(self.context(config=config, diagnostics=diagnostics))
-            state = encoded(source.schema.type, values)
-        return message(
-            "ReadDataSourceResponse", state=state, diagnostics=diagnostics.messages()
-        )  # fmt: skip
+        config = decoded(source.schema.type, request.config)
+        values = source.read(self.context(config=config, diagnostics=response.diagnostics))
+        response.fields["state"] = encoded(source.schema.type, values)
 
     # --- ephemeral resources ---------------------------------------------------------------------
 
-    def open_ephemeral_resource(self, request: Message) -> Message:
+    @responds("OpenEphemeralResourceResponse")
+    def open_ephemeral_resource(self, request: Message, response: Response) -> None:
         ephemeral = self._ephemerals[request.type_name]
-        diagnostics, answer = Diagnostics(), dict[str, Any]()
-        with told(diagnostics):
-            config = decoded(ephemeral.schema.type, request.config)
-            opened = ephemeral.open(self.context(config=config, diagnostics=diagnostics))
-            private = private_bytes(opened.private)
-            self._opened.append((request.type_name, private))
-            answer = {
-                "result": encoded(ephemeral.schema.type, opened.result),
-                "private": private,
-                "renew_at": _timestamp(opened.renew_seconds),
-            }
-        return message(
-            "OpenEphemeralResourceResponse", diagnostics=diagnostics.messages(), **answer
-        )  # fmt: skip
+        config = decoded(ephemeral.schema.type, request.config)
+        opened = ephemeral.open(self.context(config=config, diagnostics=response.diagnostics))
+        private = private_bytes(opened.private)
+        self._opened.append((request.type_name, private))
+        response.fields |= {
+            "result": encoded(ephemeral.schema.type, opened.result),
+            "private": private,
+            "renew_at": _timestamp(opened.renew_seconds),
+        }
 
-    def renew_ephemeral_resource(self, request: Message) -> Message:
-        diagnostics, answer = Diagnostics(), dict[str, Any]()
-        with told(diagnostics):
-            ctx = self.context(private=private_of(request.private), diagnostics=diagnostics)
-            seconds = self._ephemerals[request.type_name].renew(ctx)
-            private = private_bytes(ctx.private)
-            self._forget_opened(request.type_name, request.private)
-            self._opened.append((request.type_name, private))
-            answer = {"private": private, "renew_at": _timestamp(seconds)}
-        return message(
-            "RenewEphemeralResourceResponse", diagnostics=diagnostics.messages(), **answer
-        )  # fmt: skip
+    @responds("RenewEphemeralResourceResponse")
+    def renew_ephemeral_resource(self, request: Message, response: Response) -> None:
+        ctx = self.context(private=private_of(request.private), diagnostics=response.diagnostics)
+        seconds = self._ephemerals[request.type_name].renew(ctx)
+        private = private_bytes(ctx.private)
+        self._forget_opened(request.type_name, request.private)
+        self._opened.append((request.type_name, private))
+        response.fields |= {"private": private, "renew_at": _timestamp(seconds)}
 
-    def close_ephemeral_resource(self, request: Message) -> Message:
-        diagnostics = Diagnostics()
-        with told(diagnostics):
-            ctx = self.context(private=private_of(request.private), diagnostics=diagnostics)
-            self._ephemerals[request.type_name].close(ctx)
-            self._forget_opened(request.type_name, request.private)
-        return message("DiagnosticsResponse", diagnostics=diagnostics.messages())
+    @responds("DiagnosticsResponse")
+    def close_ephemeral_resource(self, request: Message, response: Response) -> None:
+        ctx = self.context(private=private_of(request.private), diagnostics=response.diagnostics)
+        self._ephemerals[request.type_name].close(ctx)
+        self._forget_opened(request.type_name, request.private)
 
     def close_opened(self) -> None:
         """Close what could not be closed before, and what a killed Terraform leaves open."""
