@@ -8,7 +8,7 @@ from skerry_terraform.kit.provider import Ephemeral, Opened
 from skerry_terraform.kit.schema import Attr, Schema, each, one_of
 from skerry_terraform.kit.values import NUMBER, STRING, UNKNOWN, MapOf, SetOf, Value
 from skerry_terraform.provider.client import ControlPlane, Unreachable
-from skerry_terraform.provider.refusals import RequestRefused, error_of
+from skerry_terraform.provider.refusals import RequestRefused, explained
 from skerry_terraform.provider.resource import ControlResource, Ctx, common
 
 ROLES = ("viewer", "developer", "operator")
@@ -107,11 +107,9 @@ class EphemeralApiToken(Ephemeral[ControlPlane]):
 
     def open(self, ctx: Ctx) -> Opened:
         body = {name: value for name, value in ctx.config.items() if value is not None}
-        try:
+        with explained(self.name, self.schema.attributes):
             made = ctx.client.create(ApiTokenResource.collection, body)
             ctx.client.acknowledge(ctx.client.key_of(ApiTokenResource.collection, made["id"]))
-        except RequestRefused as refused:
-            raise error_of(refused, self.name, self.schema.attributes) from None
         result = ctx.config | {"id": made["id"], "secret": made["secret"]}
         return Opened(result=result, private={"id": made["id"]})
 

@@ -10,7 +10,7 @@ from skerry_terraform.kit.provider import DataSource
 from skerry_terraform.kit.schema import Attr, Schema
 from skerry_terraform.kit.values import NUMBER, from_raw
 from skerry_terraform.provider.client import ControlPlane
-from skerry_terraform.provider.refusals import RequestRefused, error_of
+from skerry_terraform.provider.refusals import explained
 from skerry_terraform.provider.resource import ControlResource, Ctx, read_back
 
 
@@ -54,10 +54,8 @@ class ResourceDataSource(DataSource[ControlPlane]):
 
     def read(self, ctx: Ctx) -> Object:
         id = ctx.config["id"]
-        try:
+        with explained(self.name, self._attributes):
             found = ctx.client.get(self._resource.collection, id)
-        except RequestRefused as refused:
-            raise error_of(refused, self.name, self._attributes) from None
         if found is None:
             raise ProviderError(
                 f"There is no {self.name} {id!r}", f"The control plane: {ctx.client.url}", ("id",)
@@ -80,14 +78,12 @@ class CollectionDataSource(DataSource[ControlPlane]):
 
     def read(self, ctx: Ctx) -> Object:
         region = ctx.config.get("region")
-        try:
+        with explained(self.name, ()):
             found = [
                 {name: read_back(each, name) for name in self._attributes}
                 for each in ctx.client.list(self._resource.collection)
                 if region is None or each["region"] == region
             ]
-        except RequestRefused as refused:
-            raise error_of(refused, self.name, ()) from None
         return _known(self.schema, ctx.config | {self.name: found})
 
 
@@ -120,10 +116,8 @@ class PlatformStatusDataSource(DataSource[ControlPlane]):
     )
 
     def read(self, ctx: Ctx) -> Object:
-        try:
+        with explained(self.name, ()):
             found = ctx.client.status()
-        except RequestRefused as refused:
-            raise error_of(refused, self.name, ()) from None
         regions = [
             {
                 "name": region["name"],

@@ -7,7 +7,7 @@ from skerry_terraform.kit.provider import DataSource
 from skerry_terraform.kit.schema import Attr, Block, Schema, between, each, one_of, whole
 from skerry_terraform.kit.values import BOOL, NUMBER, STRING, UNKNOWN, ListOf, Value
 from skerry_terraform.provider.client import ControlPlane
-from skerry_terraform.provider.refusals import RequestRefused, error_of
+from skerry_terraform.provider.refusals import explained
 from skerry_terraform.provider.resource import ControlResource, Ctx, common
 
 TYPES = (
@@ -160,9 +160,7 @@ class DnsAnswerDataSource(DataSource[ControlPlane]):
 
     def read(self, ctx: Ctx) -> Object:
         asked = {name: value for name, value in ctx.config.items() if value is not None}
-        try:
+        with explained(self.name, self.schema.attributes):
             found = ctx.client.dns_answer(asked)
-        except RequestRefused as refused:
-            raise error_of(refused, self.name, self.schema.attributes) from None
         read = {name: found[name] for name, attr in self.schema.attributes.items() if attr.computed}
         return ctx.config | read

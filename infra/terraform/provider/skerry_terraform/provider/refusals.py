@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import re
-from collections.abc import Container
+from collections.abc import Container, Generator
 from typing import Any
 
 import msgspec
@@ -45,6 +46,15 @@ def error_of(refused: RequestRefused, kind: str, attributes: Container[object]) 
             return ProviderError(what, refused.message, where)
         case _:
             return ProviderError(f"The {kind} is refused", refused.message, where)
+
+
+@contextlib.contextmanager
+def explained(kind: str, attributes: Container[object]) -> Generator[None]:
+    """Raise for people what the control plane refuses: see `error_of`."""
+    try:
+        yield
+    except RequestRefused as refused:
+        raise error_of(refused, kind, attributes) from None
 
 
 def path_of(field: str) -> Path:

@@ -7,6 +7,7 @@ answers by name.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import ClassVar
 
 from skerry_terraform.kit.diagnostics import Path, ProviderError
@@ -26,7 +27,7 @@ from skerry_terraform.kit.values import (
 from skerry_terraform.kit.waiting import TimedOut, WaitInterrupted, check_duration, duration, wait
 from skerry_terraform.provider.client import ControlPlane, Unreachable
 from skerry_terraform.provider.readiness import NotReady, ReadinessPoll
-from skerry_terraform.provider.refusals import RequestRefused, error_of
+from skerry_terraform.provider.refusals import RequestRefused, explained
 
 LABEL = matching("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", "a DNS label: a-z, 0-9 and -, at most 63")
 """What regions, pools, edge nodes and deployments may be called."""
@@ -121,8 +122,8 @@ class ControlResource(Resource[ControlPlane]):
         state: Object = from_raw(self.schema.type, read)
         return state
 
-    def _refused(self, refused: RequestRefused) -> ProviderError:
-        return error_of(refused, self.name, self.schema.type.attributes)
+    def _explained(self) -> AbstractContextManager[None]:
+        return explained(self.name, self.schema.type.attributes)
 
     # --- what Terraform requests -----------------------------------------------------------------
 
@@ -155,20 +156,16 @@ class ControlResource(Resource[ControlPlane]):
     def update(self, ctx: Ctx) -> Object:
         patch = self.patch(ctx.prior, ctx.planned)
         id = ctx.prior["id"]
-        try:
+        with self._explained():
             found = ctx.client.update(self.collection, id, patch, ctx.private.get("etag"))
-        except RequestRefused as refused:
-            raise self._refused(refused) from None
         return self._settle(ctx, found, "update")
 
     def delete(self, ctx: Ctx) -> None:
         id = ctx.prior["id"]
-        try:
-            if ctx.client.delete(self.collection, id):
-                return
-        except RequestRefused as refused:
-            raise self._refused(refused) from None
-        self._until_gone(ctx, id, "delete")
+        with self._explained():
+            is_gone = ctx.client.delete(self.collection, id)
+        if not is_gone:
+            self._until_gone(ctx, id, "delete")
 
     def import_(self, ctx: Ctx, id: str) -> Object:
         found = self._get(ctx, id)
@@ -186,9 +183,8 @@ class ControlResource(Resource[ControlPlane]):
         unknown = [name for name, value in values.items() if has_unknown(value)]
         known = {name: value for name, value in values.items() if name not in unknown}
         try:
-            ctx.client.validate(self.name, known, unknown)
-        except RequestRefused as refused:
-            raise self._refused(refused) from None
+            with self._explained():
+                ctx.client.validate(self.name, known, unknown)
         except Unreachable:
             ctx.diagnostics.warning(
                 "The plan was not checked by the control plane",
@@ -197,28 +193,24 @@ class ControlResource(Resource[ControlPlane]):
             )
 
     def _get(self, ctx: Ctx, id: str) -> Object | None:
-        try:
+        with self._explained():
             return ctx.client.get(self.collection, id)
-        except RequestRefused as refused:
-            raise self._refused(refused) from None
 
     def _create(self, ctx: Ctx) -> Object:
         body = self.body(ctx.planned)
-        try:
+        with self._explained():
+            try:
+                return ctx.client.create(self.collection, body)
+            except RequestRefused as refused:
+                self._make_way(ctx, refused)
             return ctx.client.create(self.collection, body)
-        except RequestRefused as refused:
-            self._make_way(ctx, refused)
-        try:
-            return ctx.client.create(self.collection, body)
-        except RequestRefused as refused:
-            raise self._refused(refused) from None
 
     def _make_way(self, ctx: Ctx, refused: RequestRefused) -> None:
         """Wait for one of the same name that is being deleted. Raises what else was refused."""
         id = ctx.planned["id"]
         found = self._get(ctx, id) if refused.status == 409 and id is not UNKNOWN else None
         if found is None:
-            raise self._refused(refused) from None
+            raise refused
         if not found["meta"]["deleting"]:
             raise self._exists(id) from None
         self._until_gone(ctx, id, "create")
