@@ -37,14 +37,18 @@ class CallContext(Generic[ClientT]):
         self.saved = state
 
 
-class Resource(Generic[ClientT]):
-    """A kind of managed object. `name` is without the provider's prefix."""
+class ObjectKind(Generic[ClientT]):
+    """A kind of object. `name` is without the provider's prefix."""
 
     name: str
     schema: Schema
 
     def validate(self, config: Object, diagnostics: Diagnostics) -> None:
         """Check what no check of a single value can. Any value may be unknown."""
+
+
+class Resource(ObjectKind[ClientT]):
+    """A kind of managed object."""
 
     def plan(self, ctx: CallContext[ClientT], replace: list[Path]) -> None:
         """Refine `ctx.planned`, such as with a computed value that is known already.
@@ -77,14 +81,8 @@ class Resource(Generic[ClientT]):
         raise NotImplementedError
 
 
-class DataSource(Generic[ClientT]):
+class DataSource(ObjectKind[ClientT]):
     """A kind of object that is only read."""
-
-    name: str
-    schema: Schema
-
-    def validate(self, config: Object, diagnostics: Diagnostics) -> None:
-        """Check what no check of a single value can."""
 
     def read(self, ctx: CallContext[ClientT]) -> Object:
         """Return all attributes, those of `ctx.config` included."""
@@ -100,14 +98,8 @@ class Opened:
     renew_seconds: float | None = None  # None: never
 
 
-class Ephemeral(Generic[ClientT]):
+class Ephemeral(ObjectKind[ClientT]):
     """A kind of object that lives as long as one run of Terraform, and is in no state."""
-
-    name: str
-    schema: Schema
-
-    def validate(self, config: Object, diagnostics: Diagnostics) -> None:
-        """Check what no check of a single value can."""
 
     def open(self, ctx: CallContext[ClientT]) -> Opened:
         raise NotImplementedError

@@ -21,18 +21,14 @@ from skerry_terraform.kit.provider import (
     ArgumentError,
     CallContext,
     ClientT,
-    DataSource,
-    Ephemeral,
     Function,
+    ObjectKind,
     Provider,
-    Resource,
 )
 from skerry_terraform.kit.schema import type_json
 from skerry_terraform.kit.values import decode_msgpack, encode_msgpack
 
 log = logging.getLogger(__name__)
-
-Kind = Resource[ClientT] | DataSource[ClientT] | Ephemeral[ClientT]
 
 
 class Service(Generic[ClientT]):
@@ -198,7 +194,7 @@ class Service(Generic[ClientT]):
         return message("CallFunctionResponse", result=message("DynamicValue", msgpack=result))
 
 
-def _validated(kinds: Mapping[str, Kind[Any]], request: Message) -> Message:
+def _validated(kinds: Mapping[str, ObjectKind[Any]], request: Message) -> Message:
     kind, diagnostics = kinds[request.type_name], Diagnostics()
     with told(diagnostics):
         config = decoded(kind.schema.type, request.config) or {}
@@ -215,7 +211,7 @@ def _type_names(kinds: Mapping[str, Any]) -> list[Message]:
     return [message("TypeName", type_name=name) for name in kinds]
 
 
-def _schemas(kinds: Mapping[str, Kind[Any]]) -> dict[str, Message]:
+def _schemas(kinds: Mapping[str, ObjectKind[Any]]) -> dict[str, Message]:
     return {name: kind.schema.message() for name, kind in kinds.items()}
 
 

@@ -59,7 +59,7 @@ class Type:
 
     def raw(self, value: Value, where: str) -> Any:
         """Return what is to be encoded. Raises ValueMismatch."""
-        raise NotImplementedError
+        return self.known(value, where, to_raw)
 
 
 Convert = Callable[[Type, Any, str], Value]
@@ -116,9 +116,6 @@ class ListOf(Type):
             raise _mismatch(raw, "list", where)
         return [convert(self.element, each, f"{where}[{i}]") for i, each in enumerate(raw)]
 
-    def raw(self, value: Value, where: str) -> Any:
-        return self.known(value, where, to_raw)
-
 
 @dataclass(frozen=True, slots=True)
 class SetOf(ListOf):
@@ -141,9 +138,6 @@ class MapOf(Type):
         return {
             key: convert(self.element, value, f"{where}[{key!r}]") for key, value in raw.items()
         }
-
-    def raw(self, value: Value, where: str) -> Any:
-        return self.known(value, where, to_raw)
 
 
 @dataclass(frozen=True, slots=True)
