@@ -31,6 +31,7 @@ from skerry_regions.control.planning.launcher import (
     NodeSettings,
     Observation,
     RunningProcess,
+    never_started,
     starting,
 )
 from skerry_regions.control.planning.placing import pod_name
@@ -207,12 +208,7 @@ class PodLauncher:
     def _fail(self, launch: Launch, why: str) -> None:
         """Have a node that waits count as one that could not be started."""
         self._waiting.pop(launch.id, None)
-        self._ended.append(
-            Ended(
-                id=launch.id, owner=launch.owner, asked=False, ran_seconds=0.0, was_ready=False,
-                lost=why,
-            )
-        )  # fmt: skip
+        self._ended.append(never_started(launch, why))
         self._changed()
 
 

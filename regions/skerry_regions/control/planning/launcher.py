@@ -180,6 +180,13 @@ class Ended:
         return f"{told}; its log ends with: {words}" if words else told
 
 
+def never_started(launch: Launch, why: str) -> Ended:
+    """Return the end of a process that could not be started."""
+    return Ended(
+        id=launch.id, owner=launch.owner, asked=False, ran_seconds=0.0, was_ready=False, lost=why
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Observation:
     """What runs now, and what ended since the last look."""

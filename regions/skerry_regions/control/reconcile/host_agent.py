@@ -22,6 +22,7 @@ from skerry_regions.control.planning.launcher import (
     LaunchFailed,
     NodeSettings,
     Observation,
+    never_started,
 )
 from skerry_regions.control.planning.plan import DRAIN_SECONDS
 from skerry_regions.control.planning.wanted import INSTALLING, Models
@@ -158,11 +159,5 @@ class HostAgent:
             await self._launcher.start(launch)
         except (LaunchFailed, Deposed) as error:
             logger.warning("%s was not started: %s", launch.id, error)
-            why = f"it could not be started: {error}"
-            self._ended.append(
-                Ended(
-                    id=launch.id, owner=launch.owner, asked=False, ran_seconds=0.0,
-                    was_ready=False, lost=why,
-                )
-            )  # fmt: skip
+            self._ended.append(never_started(launch, f"it could not be started: {error}"))
         self._wake.set()

@@ -16,6 +16,7 @@ from skerry_regions.control.planning.launcher import (
     Ended,
     Launch,
     RunningProcess,
+    never_started,
     starting,
 )
 from skerry_regions.control.reconcile.launched import judged
@@ -142,12 +143,7 @@ class ClusterPicture:
 
     def _drop_launch(self, id: str, why: str) -> None:
         if (ordered := self.launches.pop(id, None)) is not None:
-            self.ended.append(
-                Ended(
-                    id=id, owner=ordered[0].owner, asked=False, ran_seconds=0.0, was_ready=False,
-                    lost=why,
-                )
-            )  # fmt: skip
+            self.ended.append(never_started(ordered[0], why))
 
     def running(self, members: Mapping[str, Member], now: float) -> Iterable[RunningProcess]:
         """Yield what runs, and what is to."""
