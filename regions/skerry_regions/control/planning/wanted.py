@@ -86,7 +86,7 @@ def wanted(
 def _node_group(
     desired: Desired, id: str, pool: PoolSpec, model: ModelState, scale: int | None
 ) -> Group:
-    leaving = _is_leaving(desired, POOL, id, pool.region)
+    leaving = is_leaving(desired, POOL, id, pool.region)
     settings = NodeSettings(
         region=pool.region,
         residency=_residency(desired, pool.region),
@@ -127,7 +127,7 @@ def _edge_group(
 ) -> Group:
     """Return a zone's edges; without models to offer none runs."""
     edge = desired.edge_nodes()[id]
-    leaving = edge.draining or _is_leaving(desired, EDGE_NODE, id, edge.region)
+    leaving = edge.draining or is_leaving(desired, EDGE_NODE, id, edge.region)
     settings = EdgeSettings(
         region=edge.region,
         residency=_residency(desired, edge.region),
@@ -153,7 +153,8 @@ def replicas_of(pool: PoolSpec, scale: int | None) -> int:
     return min(max(scale if scale is not None else least, least), pool.max_replicas)
 
 
-def _is_leaving(desired: Desired, kind: ResourceKind, id: str, region: str) -> bool:
+def is_leaving(desired: Desired, kind: ResourceKind, id: str, region: str) -> bool:
+    """Return whether a pool or an edge node of a region is to go, by itself or with the region."""
     record = desired.get(kind, id)
     spec = desired.regions().get(region)
     return (

@@ -13,11 +13,12 @@ import msgspec
 from msgspec.structs import replace
 
 from skerry_regions.control.desired.desired import Desired
-from skerry_regions.control.desired.resources import DNS_ZONE, EDGE_NODE, REGION, EdgeNodeSpec
+from skerry_regions.control.desired.resources import DNS_ZONE, EDGE_NODE
 from skerry_regions.control.desired.store import Store
 from skerry_regions.control.dns.checks import lines_of
 from skerry_regions.control.errors import UnknownResource
 from skerry_regions.control.planning.platform_topology import dns_of, platform_topology
+from skerry_regions.control.planning.wanted import is_leaving
 from skerry_regions.topology.spec import EdgeSpec, TLSFiles, Topology
 
 
@@ -61,7 +62,11 @@ def topology_of(desired: Desired, zone: str, ports: Mapping[str, int]) -> Topolo
 def _edges(desired: Desired, ports: Mapping[str, int]) -> tuple[EdgeSpec, ...]:
     """Return those that are to stay; when all are to go, all: clients have to go somewhere."""
     edges = desired.edge_nodes()
-    staying = {id: spec for id, spec in edges.items() if not _is_leaving(desired, id, spec)}
+    staying = {
+        id: spec
+        for id, spec in edges.items()
+        if not (spec.draining or is_leaving(desired, EDGE_NODE, id, spec.region))
+    }
     return tuple(
         EdgeSpec(
             name=spec.name,
@@ -75,15 +80,4 @@ def _edges(desired: Desired, ports: Mapping[str, int]) -> tuple[EdgeSpec, ...]:
             else None,
         )
         for id, spec in (staying or edges).items()
-    )
-
-
-def _is_leaving(desired: Desired, id: str, spec: EdgeNodeSpec) -> bool:
-    region = desired.regions().get(spec.region)
-    return (
-        spec.draining
-        or region is None
-        or region.draining
-        or desired.is_deleting(EDGE_NODE, id)
-        or desired.is_deleting(REGION, spec.region)
     )
