@@ -30,7 +30,7 @@ BUSY_SECONDS = 5.0
 EDGE_PORT = "port"  # name of a decision
 
 
-class AuditEntry(Struct, frozen=True, kw_only=True):
+class AuditEntry(Struct, frozen=True):
     """A write, done or denied: who did what.
 
     `changes` has the fields that differ, as [before, after], or why it was denied.
@@ -47,7 +47,7 @@ class AuditEntry(Struct, frozen=True, kw_only=True):
     outcome: AuditOutcome = "granted"
 
 
-class EventEntry(Struct, frozen=True, kw_only=True):
+class EventEntry(Struct, frozen=True):
     """Something that happened to a resource."""
 
     sequence: int
@@ -142,44 +142,32 @@ class Store:
     def audit(self, after: int, limit: int, *, newest: bool = False) -> list[AuditEntry]:
         """Return entries behind `after`, oldest first: the first of them, or the `newest`."""
         order = "DESC" if newest else "ASC"
-        with self.reading() as database:
-            rows = database.execute(
-                "SELECT sequence, at, actor, action, kind, id, revision, changes, outcome"
-                " FROM audit"
-                f" WHERE sequence > ? ORDER BY sequence {order} LIMIT ?",
-                (after, limit),
-            ).fetchall()
+        rows = self.select(
+            "SELECT sequence, at, actor, action, kind, id, revision, changes, outcome FROM audit"
+            f" WHERE sequence > ? ORDER BY sequence {order} LIMIT ?",
+            (after, limit),
+        )
         return [
             AuditEntry(
-                sequence=row[0], at=row[1], actor=row[2], action=row[3], kind=row[4], id=row[5],
-                revision=row[6], changes=orjson.loads(row[7]), outcome=row[8],
+                sequence, at, actor, action, kind, id, revision, orjson.loads(changes), outcome
             )
-            for row in (reversed(rows) if newest else rows)
-        ]  # fmt: skip
+            for sequence, at, actor, action, kind, id, revision, changes, outcome in (
+                reversed(rows) if newest else rows
+            )
+        ]
 
     def events(self, after: int, limit: int, *, kind: str = "", id: str = "") -> list[EventEntry]:
         """Return events behind `after`, oldest first; of one kind, or one resource."""
-        with self.reading() as database:
-            rows = database.execute(
-                "SELECT sequence, at, kind, id, type, reason, message FROM events"
-                " WHERE sequence > ? AND ? IN ('', kind) AND ? IN ('', id)"
-                " ORDER BY sequence LIMIT ?",
-                (after, kind, id, limit),
-            ).fetchall()
-        return [
-            EventEntry(
-                sequence=row[0], at=row[1], kind=row[2], id=row[3], type=row[4], reason=row[5],
-                message=row[6],
-            )
-            for row in rows
-        ]  # fmt: skip
+        rows = self.select(
+            "SELECT sequence, at, kind, id, type, reason, message FROM events"
+            " WHERE sequence > ? AND ? IN ('', kind) AND ? IN ('', id) ORDER BY sequence LIMIT ?",
+            (after, kind, id, limit),
+        )
+        return [EventEntry(*row) for row in rows]
 
     def decisions(self, name: str) -> dict[tuple[str, str], Any]:
         """Return decisions of one name, by kind and id."""
-        with self.reading() as database:
-            rows = database.execute(
-                "SELECT kind, id, value FROM decisions WHERE name = ?", (name,)
-            ).fetchall()
+        rows = self.select("SELECT kind, id, value FROM decisions WHERE name = ?", (name,))
         return {(kind, id): orjson.loads(value) for kind, id, value in rows}
 
     def edge_ports(self) -> dict[str, int]:

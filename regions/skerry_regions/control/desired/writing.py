@@ -20,7 +20,7 @@ MAX_AUDIT_ROWS: dict[AuditOutcome, int] = {"granted": 100_000, "denied": 10_000}
 TRIM_EVERY = 1000  # rows
 
 
-class IdempotentAnswer(Struct, frozen=True, kw_only=True):
+class IdempotentAnswer(Struct, frozen=True):
     """What was made for an idempotency key."""
 
     request: str  # digest of the request
@@ -120,11 +120,7 @@ class Writing:
             "SELECT request, kind, id, spec, revision, at FROM answers WHERE key = ? AND at >= ?",
             (key, self.now - keep_seconds),
         ).fetchone()
-        if row is None:
-            return None
-        return IdempotentAnswer(
-            request=row[0], kind=row[1], id=row[2], spec=row[3], revision=row[4], at=row[5]
-        )
+        return None if row is None else IdempotentAnswer(*row)
 
     def answer(self, key: str, request: str, record: Record, *, keep_seconds: float) -> None:
         """Remember what was made for a key; forget what is older than `keep_seconds`."""

@@ -83,7 +83,7 @@ def parse(text: str) -> ParsedToken:
     return ParsedToken(*match.groups())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class StoredJoinToken:
     """A token as it is stored. Times are Unix seconds."""
 
@@ -224,15 +224,8 @@ def _insert(writing: Writing, id: str, secret: str, spec: JoinTokenSpec) -> Stor
 
 
 def _row(values: Sequence[Any]) -> StoredJoinToken:
-    id, digest, spec, uses, created_at, expires_at = values
-    return StoredJoinToken(
-        id=id,
-        digest=digest,
-        spec=msgspec.json.decode(spec, type=JoinTokenSpec),
-        uses=uses,
-        created_at=created_at,
-        expires_at=expires_at,
-    )
+    id, digest, spec, *rest = values
+    return StoredJoinToken(id, digest, msgspec.json.decode(spec, type=JoinTokenSpec), *rest)
 
 
 def _check_alone(spec: JoinTokenSpec) -> None:
