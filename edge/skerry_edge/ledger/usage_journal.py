@@ -37,7 +37,8 @@ from skerry_edge.ledger.usage_tables import (
     Statement,
     execute,
 )
-from skerry_regions.drivers.sqlite_file import open_database, transaction
+from skerry_regions.drivers.sqlite_file import open_database
+from skerry_regions.drivers.sqlite_steps import transaction
 from skerry_regions.models.catalog import Price
 
 KEEP_SECONDS = 90 * 24 * 3600.0

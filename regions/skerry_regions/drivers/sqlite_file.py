@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from skerry.errors import Unavailable
-from skerry_regions.drivers.sqlite_steps import Steps, migrate
+from skerry_regions.drivers.sqlite_steps import Steps, migrate, transaction
 
 BUSY_SECONDS = 5.0
 _TRY_AGAIN_SECONDS = 0.005
@@ -41,23 +41,19 @@ class SqliteFile:
         self._lock = threading.Lock()
         self._database: sqlite3.Connection | None = None
 
-    @contextlib.contextmanager
-    def transaction(self) -> Generator[sqlite3.Connection]:
+    def transaction(self) -> AbstractContextManager[sqlite3.Connection]:
         """Open a transaction, committed at its end, undone by an exception. Raises `Unavailable`
         when the file fails.
 
         It excludes writers of other processes from the start, so what is read stays true.
         """
-        with self._begun("BEGIN IMMEDIATE") as database:
-            yield database
+        return self._begun("BEGIN IMMEDIATE")
 
-    @contextlib.contextmanager
-    def reading(self) -> Generator[sqlite3.Connection]:
+    def reading(self) -> AbstractContextManager[sqlite3.Connection]:
         """Read one state of the file; wait for no writer. Raises `Unavailable`."""
-        with self._begun("BEGIN") as database:
-            yield database
+        return self._begun("BEGIN")
 
-    @contextlib.contextmanager
+    @contextmanager
     def _begun(self, begin: str) -> Generator[sqlite3.Connection]:
         with self._lock:
             try:
@@ -130,16 +126,3 @@ def write_ahead(database: sqlite3.Connection, busy_seconds: float) -> None:
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(_TRY_AGAIN_SECONDS)
-
-
-@contextlib.contextmanager
-def transaction(database: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") -> Generator[None]:
-    """Open a transaction, committed at its end, undone by an exception."""
-    database.execute(begin)
-    try:
-        yield
-    except BaseException:
-        if database.in_transaction:
-            database.execute("ROLLBACK")
-        raise
-    database.execute("COMMIT")

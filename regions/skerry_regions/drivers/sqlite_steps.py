@@ -7,7 +7,8 @@ count say 0, and may have the tables of later steps already: each step leaves al
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 
 Step = str | Callable[[sqlite3.Connection], None]
 """Statements, or what is done inside the transaction."""
@@ -25,8 +26,7 @@ def migrate(database: sqlite3.Connection, steps: Steps) -> None:
     """
     if version_of(database) == len(steps):
         return
-    database.execute("BEGIN IMMEDIATE")  # another process may do the same
-    try:
+    with transaction(database):  # another process may do the same
         before = version_of(database)
         if before > len(steps):
             raise NewerFile(
@@ -40,11 +40,19 @@ def migrate(database: sqlite3.Connection, steps: Steps) -> None:
             else:
                 step(database)
         database.execute(f"PRAGMA user_version = {len(steps)}")
-        database.execute("COMMIT")
+
+
+@contextmanager
+def transaction(database: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") -> Generator[None]:
+    """Open a transaction, committed at its end, undone by an exception."""
+    database.execute(begin)
+    try:
+        yield
     except BaseException:
         if database.in_transaction:
             database.execute("ROLLBACK")
         raise
+    database.execute("COMMIT")
 
 
 def version_of(database: sqlite3.Connection) -> int:
