@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from skerry.errors import Unavailable
 from skerry_regions.drivers.jetstream.answers import ErrorCode, JetStreamError, StreamFull, answered
-from skerry_regions.drivers.jetstream.connection import REQUEST_SECONDS, JetStream
+from skerry_regions.drivers.jetstream.connection import CALL_SECONDS, REQUEST_SECONDS, JetStream
 from skerry_regions.drivers.jetstream.specs import StreamSpec
 
 WRITE_SECONDS = 20.0  # two elections of a leader
@@ -177,10 +177,7 @@ class KeyedStream:
         chosen: dict[str, str | int] = {"filter": self.subject(key)}
         chosen |= {"keep": keep} if keep else {}
         chosen |= {"seq": through + 1} if through else {}
-        try:
-            await self.jetstream.call(f"STREAM.PURGE.{self.name}", chosen)
-        except JetStreamError as error:
-            raise Unavailable(f"{self.name}: {error}.") from error
+        await self._call("STREAM.PURGE", chosen)
 
     async def count(self, keys: str = ">") -> int:
         """Return how many keys there are, such as `a.*`. Raises `Unavailable`."""
@@ -214,22 +211,21 @@ class KeyedStream:
         """Return how many connections follow it now. Raises `Unavailable`."""
         consumers: list[dict[str, Any]] = []
         while True:
-            try:
-                answer = await self.jetstream.call(
-                    f"CONSUMER.LIST.{self.name}", {"offset": len(consumers)}
-                )
-            except JetStreamError as error:
-                raise Unavailable(f"{self.name}: {error}.") from error
+            answer = await self._call("CONSUMER.LIST", {"offset": len(consumers)})
             some = answer.get("consumers") or ()
             consumers += some
             if not some or len(consumers) >= answer["total"]:
                 return sum(bool(each.get("push_bound")) for each in consumers)
 
     async def _info(self, body: object) -> dict[str, Any]:
+        return await self._call("STREAM.INFO", body, seconds=REQUEST_SECONDS)
+
+    async def _call(
+        self, api: str, body: object, *, seconds: float = CALL_SECONDS
+    ) -> dict[str, Any]:
+        """Call JetStream's API about the stream. Raises `Unavailable`."""
         try:
-            return await self.jetstream.call(
-                f"STREAM.INFO.{self.name}", body, seconds=REQUEST_SECONDS
-            )
+            return await self.jetstream.call(f"{api}.{self.name}", body, seconds=seconds)
         except JetStreamError as error:
             raise Unavailable(f"{self.name}: {error}.") from error
 
