@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
 from skerry_regions.drivers.queue_file import RECORD, SCHEMA, record_of
@@ -92,10 +93,7 @@ def _insert(database: sqlite3.Connection, new: NewBatch, record: BatchRecord) ->
         f"INSERT INTO batches ({RECORD}, token, target, key, fingerprint)"
         f" VALUES ({', '.join('?' * 20)}) ON CONFLICT (id) DO NOTHING RETURNING number",
         (
-            record.id, record.tenant, record.kind, record.model, record.meta, record.created_at,
-            record.expires_at, record.started_at, record.ended_at, record.ending, record.closed_at,
-            record.total, record.succeeded, record.failed, record.dead, record.num_bytes,
-            new.token, new.target, new.key, new.fingerprint,
+            *msgspec.structs.astuple(record), new.token, new.target, new.key, new.fingerprint,
         ),
     ).fetchone()  # fmt: skip
     return None if row is None else int(row[0])

@@ -40,7 +40,7 @@ from skerry_regions.drivers.jetstream.queue.batch_state import (
 )
 from skerry_regions.drivers.jetstream.specs import key_of
 from skerry_regions.drivers.jetstream.stream import KeyedStream, RevisionConflict, Write
-from skerry_regions.drivers.jetstream.values import each_of, read_value
+from skerry_regions.drivers.jetstream.values import each_of, read_value, write_value
 from skerry_regions.drivers.queue_bounds import check_stored, check_waiting
 from skerry_regions.queue import BatchRecord, QueueLimits
 
@@ -178,6 +178,9 @@ class BatchTable:
         while len(self._values) > KEPT_VALUES:
             self._values.pop(next(iter(self._values)))
         return value
+
+    async def _write_value(self, key: str, value: bytes) -> None:
+        await write_value(self._stream, key, value, seconds=CHANGE_SECONDS)
 
     async def _header(self, state: BatchState) -> BatchHeader:
         return decode_header(await self._value(f"h.{state.content}"))

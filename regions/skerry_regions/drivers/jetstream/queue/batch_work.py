@@ -27,7 +27,7 @@ from skerry_regions.drivers.jetstream.queue.batch_state import (
 from skerry_regions.drivers.jetstream.queue.batch_table import CHANGE_SECONDS, Decide
 from skerry_regions.drivers.jetstream.queue.batch_upkeep import BatchUpkeep
 from skerry_regions.drivers.jetstream.stream import KeyedStream, RevisionConflict, Write
-from skerry_regions.drivers.jetstream.values import PIECE_BYTES, write_value
+from skerry_regions.drivers.jetstream.values import PIECE_BYTES
 from skerry_regions.drivers.queue_bounds import check_result
 from skerry_regions.queue import LEASE_SECONDS, Claim, QueueLimits, Settled
 
@@ -232,20 +232,25 @@ class BatchWork(BatchUpkeep):
             self._held.pop(claim.item, None)
             return False
         content = found[0].content
-        outcome = ItemOutcome(settled, result)
-        if len(result) > PIECE_BYTES:
-            apart = f"p.{content}.{claim.index}.{secrets.token_hex(6)}"
-            await write_value(self._stream, apart, result, seconds=CHANGE_SECONDS)
-            outcome = ItemOutcome(settled, b"", apart)
+        outcome = await self._outcome_of(content, claim.index, settled, result)
 
         def decide(state: BatchState) -> tuple[BatchState, Sequence[Write]] | None:
             if not _held_by(claim).is_in(state):
                 return None
             now, payload = self._wall_clock(), len(claim.payload)
             after = with_result(state, claim.index, settled, payload, len(result), now)
-            return after, [Write(f"r.{content}.{claim.index}", encode(outcome))]
+            return after, [outcome]
 
         return await self._finish(claim, decide)
+
+    async def _outcome_of(self, content: str, index: int, settled: Settled, result: bytes) -> Write:
+        """Return what makes an item's result known, which is there by then if it is large."""
+        outcome = ItemOutcome(settled, result)
+        if len(result) > PIECE_BYTES:
+            apart = f"p.{content}.{index}.{secrets.token_hex(6)}"
+            await self._write_value(apart, result)
+            outcome = ItemOutcome(settled, b"", apart)
+        return Write(f"r.{content}.{index}", encode(outcome))
 
     def defer(self, claim: Claim, seconds: float, *, counts: bool) -> bool:
         def decide(state: BatchState) -> tuple[BatchState, Sequence[Write]] | None:

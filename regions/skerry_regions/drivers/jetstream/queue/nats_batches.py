@@ -8,13 +8,10 @@ import secrets
 import uuid
 from collections.abc import Iterator
 
-from msgspec.structs import replace
-
 from skerry.errors import Unavailable
 from skerry_regions.drivers.jetstream.queue.batch_state import (
     MAX_OPEN,
     BatchState,
-    ItemOutcome,
     OpenItem,
     decode_block,
     done_items,
@@ -38,9 +35,9 @@ from skerry_regions.drivers.jetstream.queue.nats_queue import (
 )
 from skerry_regions.drivers.jetstream.specs import key_of, parts_of
 from skerry_regions.drivers.jetstream.stream import KeyedStream, RevisionConflict, Write
-from skerry_regions.drivers.jetstream.values import PIECE_BYTES, each_of
+from skerry_regions.drivers.jetstream.values import each_of
 from skerry_regions.drivers.queue_copy import CopiedBatch, CopiedItem
-from skerry_regions.queue import ItemState, NewBatch, NewItem, QueueLimits
+from skerry_regions.queue import ItemState, NewBatch, NewItem, QueueLimits, Settled
 
 UNBOUNDED = QueueLimits(tenant_waiting=1 << 60, tenant_bytes=1 << 60)  # the other queue took it
 
@@ -96,9 +93,7 @@ class NatsBatches(NatsQueue):
                 item_state = state.ending
             result = b""
             if outcome is not None:
-                item_state, result = outcome.state, outcome.result
-                if outcome.apart:
-                    result = await self._value(outcome.apart)
+                item_state, result = outcome
             payload = payloads[index] if item_state in ("waiting", "dead") else b""
             attempts = state.open[index].attempts if index in state.open else 0
             items.append(CopiedItem(reference, payload, item_state, attempts, result))
@@ -111,15 +106,11 @@ class NatsBatches(NatsQueue):
         items = [NewItem(item.payload, item.reference) for item in batch.items]
         await self._write_content(content, batch.new, items)
         settled = [*_settled(batch.items)]
-        await each_of(settled, lambda each: self._write_outcome(content, *each))
+        await each_of(settled, lambda each: self._write_result(content, *each))
         await self._enter(batch, content, marker)
 
-    async def _write_outcome(self, content: str, index: int, outcome: ItemOutcome) -> None:
-        if len(outcome.result) > PIECE_BYTES:
-            apart = f"p.{content}.{index}.{secrets.token_hex(6)}"
-            await self._write_value(apart, outcome.result)
-            outcome = replace(outcome, result=b"", apart=apart)
-        write = Write(f"r.{content}.{index}", encode(outcome))
+    async def _write_result(self, content: str, index: int, state: Settled, result: bytes) -> None:
+        write = await self._outcome_of(content, index, state, result)
         await self._stream.write(write, seconds=CHANGE_SECONDS)
 
     async def _enter(self, batch: CopiedBatch, content: str, marker: int) -> None:
@@ -151,10 +142,10 @@ class NatsBatches(NatsQueue):
         raise Unavailable("The tenant's batches are changed by too many at once.")
 
 
-def _settled(items: list[CopiedItem]) -> Iterator[tuple[int, ItemOutcome]]:
+def _settled(items: list[CopiedItem]) -> Iterator[tuple[int, Settled, bytes]]:
     for index, item in enumerate(items):
         if item.state == "succeeded" or item.state == "failed" or item.state == "dead":
-            yield index, ItemOutcome(item.state, item.result)
+            yield index, item.state, item.result
 
 
 def state_of(batch: CopiedBatch, content: str, number: int, key: str) -> BatchState:
@@ -164,7 +155,7 @@ def state_of(batch: CopiedBatch, content: str, number: int, key: str) -> BatchSt
     not done, attempts are kept of as many as may be open.
     """
     record, items = batch.record, batch.items
-    settled = {index for index, _ in _settled(items)}
+    settled = {index for index, _, _ in _settled(items)}
     tried = {index for index, item in enumerate(items) if item.attempts and index not in settled}
     begun = max(settled | tried, default=-1) + 1
     undone = [index for index in range(begun) if index not in settled]

@@ -14,7 +14,6 @@ from skerry.errors import Unavailable
 from skerry_regions.drivers.jetstream.queue.batch_state import (
     BatchHeader,
     BatchState,
-    ItemOutcome,
     decode_outcome,
     decode_state,
     done_items,
@@ -34,7 +33,7 @@ from skerry_regions.drivers.jetstream.queue.batch_table import (
 from skerry_regions.drivers.jetstream.queue.batch_work import BatchWork
 from skerry_regions.drivers.jetstream.specs import key_of
 from skerry_regions.drivers.jetstream.stream import RevisionConflict, Stored, Write
-from skerry_regions.drivers.jetstream.values import PIECE_BYTES, each_of, write_value
+from skerry_regions.drivers.jetstream.values import PIECE_BYTES, each_of
 from skerry_regions.drivers.queue_bounds import submission_bytes
 from skerry_regions.queue import (
     BatchRecord,
@@ -44,6 +43,7 @@ from skerry_regions.queue import (
     NewBatch,
     NewItem,
     QueueRefused,
+    Settled,
 )
 
 FULL_SHARE = 0.7  # of the stream: what is left is for results
@@ -113,9 +113,6 @@ class NatsQueue(BatchWork):
             await self._write_value(f"i.{content}.{number}", encode(payloads))
         await self._write_value(f"n.{content}", encode([item.reference for item in items]))
         await self._write_value(f"h.{content}", encode(header))
-
-    async def _write_value(self, key: str, value: bytes) -> None:
-        await write_value(self._stream, key, value, seconds=CHANGE_SECONDS)
 
     async def _commit(
         self, batch: NewBatch, items: Sequence[NewItem], size: int, content: str, marker: int
@@ -208,21 +205,21 @@ class NatsQueue(BatchWork):
             item_state: ItemState = "cancelled" if state.ending == "cancelled" else "expired"
             data = b""
             if has_result:
-                outcome = await self._outcome(state, index)
-                item_state, data = outcome.state, outcome.result
-                if outcome.apart:
-                    data = await self._value(outcome.apart)
+                item_state, data = await self._outcome(state, index)
             return ItemResult(
                 index=index, reference=references[index], state=item_state, result=data
             )
 
         return await each_of(items, result)
 
-    async def _outcome(self, state: BatchState, index: int) -> ItemOutcome:
+    async def _outcome(self, state: BatchState, index: int) -> tuple[Settled, bytes]:
+        """Return how an item was settled, and its result."""
         stored = await self._stream.last(f"r.{state.content}.{index}")
         if stored is None:
             raise Unavailable(f"{self._stream.name} has lost a result of {state.id}.")
-        return decode_outcome(stored.data)
+        outcome = decode_outcome(stored.data)
+        result = await self._value(outcome.apart) if outcome.apart else outcome.result
+        return outcome.state, result
 
     def cancel(self, tenant: str, id: str) -> BatchRecord | None:
         return self._wait(self._cancel(tenant, id))
