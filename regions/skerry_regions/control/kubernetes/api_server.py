@@ -8,7 +8,6 @@ looks again: all calls here are idempotent, or guarded by `resourceVersion`.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -120,8 +119,11 @@ class ApiServer:
     async def all_of(self, collection: str, labels: str) -> list[Object]:
         """Return all objects with these labels. Raises ApiError."""
         for _ in range(LISTS):
-            with contextlib.suppress(_Expired):
+            try:
                 return await self._pages(collection, labels)
+            except ApiError as error:
+                if error.status != 410:  # else its next page is of a state that is gone
+                    raise
         raise ApiError(410, f"the list of {collection} expires before it is read")
 
     async def create(self, collection: str, made: Object) -> Object:
@@ -153,12 +155,7 @@ class ApiServer:
             query = {"labelSelector": labels, "limit": str(PAGE)} | (
                 {"continue": more} if more else {}
             )
-            try:
-                page = await self._call("GET", self.access.path(collection), query=query)
-            except ApiError as error:
-                if error.status == 410:
-                    raise _Expired from None
-                raise
+            page = await self._call("GET", self.access.path(collection), query=query)
             found += page.get("items") or []
             more = (page.get("metadata") or {}).get("continue") or ""
             if not more:
@@ -206,10 +203,6 @@ class ApiServer:
                 return file.read(MAX_TOKEN_BYTES).decode("ascii").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise ApiError(0, f"no token for Kubernetes: {error}") from None
-
-
-class _Expired(Exception):
-    """A list's next page is of a state that the server no longer has."""
 
 
 async def _bounded(stream: aiohttp.StreamReader) -> bytes:
