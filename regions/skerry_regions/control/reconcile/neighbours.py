@@ -37,21 +37,14 @@ def write_neighbours(
 
 def placed_member(record: LaunchRecord) -> Member | None:
     """Return a node or an edge as who has started it knows it; None of other processes."""
-    if record.kind == "node":
-        return Member(
-            id=record.id,
-            kind="node",
-            region=record.region,
-            residency=record.residency,
-            address=record.address,
-            model=record.model,
-        )
-    if record.kind == "edge":
-        return Member(
-            id=record.id,
-            kind="edge",
-            region=record.region,
-            residency=record.residency,
-            gateway=record.gateway,
-        )
-    return None
+    if record.kind == "relays" or record.kind == "dns":
+        return None
+    return Member(
+        id=record.id,
+        kind=record.kind,
+        region=record.region,
+        residency=record.residency,
+        address=record.address if record.kind == "node" else "",
+        model=record.model,
+        gateway=record.gateway,
+    )
