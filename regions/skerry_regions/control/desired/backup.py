@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Generator
 from pathlib import Path
 
 from skerry_regions.control.desired.migrations import VERSION, version_of
@@ -83,7 +82,5 @@ def check_copy(path: Path) -> None:
             raise BackupError(f"{path} has schema {version}, this version knows {VERSION}")
 
 
-@contextlib.contextmanager
-def _opened(path: Path) -> Generator[sqlite3.Connection]:
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
-        yield database
+def _opened(path: Path) -> contextlib.closing[sqlite3.Connection]:
+    return contextlib.closing(sqlite3.connect(path, isolation_level=None))

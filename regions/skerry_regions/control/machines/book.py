@@ -241,13 +241,12 @@ def _region_of(spec: JoinTokenSpec, request: JoinRequest, desired: Desired) -> s
 
 
 def _renewed(writing: Writing, machine: Machine, signed: Signed, version: str) -> Machine:
+    renewed = dataclasses.replace(machine, not_after=signed.not_after, version=_shown(version))
     writing.execute(
         "UPDATE machines SET not_after = ?, version = ? WHERE id = ?",
-        (signed.not_after, _shown(version), machine.id),
+        (renewed.not_after, renewed.version, machine.id),
     )
-    found = _find(writing.execute, machine.id)
-    assert found is not None
-    return found
+    return renewed
 
 
 def _shown(text: str) -> str:
