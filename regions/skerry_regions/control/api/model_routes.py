@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,6 +12,7 @@ from skerry_regions.control.api.requests import (
     body_of,
     control_of,
     json_answer,
+    note,
     page_answer,
 )
 from skerry_regions.control.desired.validation import converted, decode_object
@@ -35,14 +34,14 @@ async def install(request: Request) -> Response:
     """Begin a job that gets a model, and note who wanted it."""
     asked: ModelRequest = converted(ModelRequest, decode_object(await body_of(request)))
     job = await control_of(request).models.begin(asked, actor_of(request))
-    await _note(request, asked.action, job.model, {"source": [None, asked.source]})
+    await note(request, asked.action, "model", job.model, {"source": [None, asked.source]})
     return json_answer(job, 202)
 
 
 async def remove_model(request: Request) -> Response:
     name = request.path_params["id"]
     await control_of(request).models.remove(name, _wanted(request))
-    await _note(request, "delete", name, {})
+    await note(request, "delete", "model", name, {})
     return Response(status_code=204)
 
 
@@ -53,7 +52,7 @@ async def list_jobs(request: Request) -> Response:
 async def cancel_job(request: Request) -> Response:
     models, id = control_of(request).models, request.path_params["id"]
     job = models.cancel(id, _wanted(request))
-    await _note(request, "cancel", job.model, {})
+    await note(request, "cancel", "model", job.model, {})
     return json_answer(job, 202)
 
 
@@ -62,14 +61,3 @@ def _wanted(request: Request) -> Mapping[str, str]:
     desired = control_of(request).store.desired
     names = ((pool, desired.model_of(pool)) for pool in desired.pools())
     return {pool: name for pool, name in names if name is not None}
-
-
-async def _note(request: Request, action: str, id: str, changes: Mapping[str, Any]) -> None:
-    """Write a line of the audit log."""
-    store, actor = control_of(request).store, actor_of(request)
-
-    def note() -> None:
-        with store.writing() as writing:
-            writing.audit(actor, action, "model", id, writing.desired.revision, changes)
-
-    await asyncio.to_thread(note)

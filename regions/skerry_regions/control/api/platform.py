@@ -9,10 +9,10 @@ from starlette.responses import Response
 
 from skerry import __version__
 from skerry_regions.control.api.requests import (
-    actor_of,
     control_of,
     json_answer,
     limit_of,
+    note,
     page_answer,
     sequence_of,
 )
@@ -61,14 +61,9 @@ async def nodes(request: Request) -> Response:
 
 async def drain(request: Request) -> Response:
     """Have a process replaced, and note who wanted it."""
-    control, actor, id = control_of(request), actor_of(request), request.path_params["id"]
-    drained = control.observer.drain(id)
-
-    def note() -> None:
-        with control.store.writing() as writing:
-            writing.audit(actor, "drain", drained.kind, id, writing.desired.revision, {})
-
-    await asyncio.to_thread(note)
+    id = request.path_params["id"]
+    drained = control_of(request).observer.drain(id)
+    await note(request, "drain", drained.kind, id, {})
     return json_answer(drained, 202)
 
 

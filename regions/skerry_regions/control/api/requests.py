@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -86,6 +87,19 @@ def _admitted(request: Request) -> ControlRequest:
 
 def actor_of(request: Request) -> str:
     return caller_of(request).actor
+
+
+async def note(
+    request: Request, action: str, kind: str, id: str, changes: Mapping[str, Any]
+) -> None:
+    """Write a line of the audit log: what the caller has done that no revision says."""
+    store, actor = control_of(request).store, actor_of(request)
+
+    def write() -> None:
+        with store.writing() as writing:
+            writing.audit(actor, action, kind, id, writing.desired.revision, changes)
+
+    await asyncio.to_thread(write)
 
 
 def check_host(scope: Scope, hosts: Iterable[str]) -> None:
