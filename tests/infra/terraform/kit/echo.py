@@ -126,13 +126,7 @@ class Key(Ephemeral[Store]):
 
     def open(self, ctx: Ctx) -> Opened:
         ctx.client.opened.append("key-0")
-        return Opened(result={"value": "v"}, private={"key": "key-0"}, renew_seconds=60)
-
-    def renew(self, ctx: Ctx) -> float | None:
-        ctx.client.opened.remove(ctx.private["key"])
-        ctx.private["key"] = "key-1"
-        ctx.client.opened.append("key-1")
-        return None
+        return Opened(result={"value": "v"}, private={"key": "key-0"})
 
     def close(self, ctx: Ctx) -> None:
         if ctx.client.is_away:

@@ -191,17 +191,13 @@ def test_validation_warns_too(service: Service[Store]) -> None:
     ]
 
 
-def test_an_ephemeral_is_renewed_and_closed(service: Service[Store], store: Store) -> None:
+def test_an_ephemeral_is_opened_and_closed(service: Service[Store], store: Store) -> None:
     empty = message("DynamicValue", msgpack=msgspec.msgpack.encode({"value": None}))
     request = message("ConfigRequest", type_name="skerry_key", config=empty)
     opened = service.open_ephemeral_resource(request)
-    assert opened.HasField("renew_at")
-    renewed = service.renew_ephemeral_resource(
-        message("EphemeralResourceRequest", type_name="skerry_key", private=opened.private)
-    )
-    assert (store.opened, renewed.HasField("renew_at")) == (["key-1"], False)
+    assert store.opened == ["key-0"]
     service.close_ephemeral_resource(
-        message("EphemeralResourceRequest", type_name="skerry_key", private=renewed.private)
+        message("EphemeralResourceRequest", type_name="skerry_key", private=opened.private)
     )
     assert store.opened == []
 

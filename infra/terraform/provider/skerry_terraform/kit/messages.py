@@ -19,7 +19,6 @@ DIAGNOSTICS = "*Diagnostic"
 
 FIELDS: dict[str, dict[str, tuple[str, int]]] = {
     "Empty": {},
-    "Timestamp": {"seconds": ("int64", 1), "nanos": ("int32", 2)},
     "StdioData": {"channel": ("int64", 1), "data": ("bytes", 2)},
     "DynamicValue": {"msgpack": ("bytes", 1), "json": ("bytes", 2)},
     "Diagnostic": {
@@ -124,13 +123,9 @@ FIELDS: dict[str, dict[str, tuple[str, int]]] = {
     },
     "ReadDataSourceResponse": {"state": ("DynamicValue", 1), "diagnostics": (DIAGNOSTICS, 2)},
     "OpenEphemeralResourceResponse": {
-        "diagnostics": (DIAGNOSTICS, 1), "renew_at": ("Timestamp", 2),
-        "result": ("DynamicValue", 3), "private": ("bytes", 4),
+        "diagnostics": (DIAGNOSTICS, 1), "result": ("DynamicValue", 3), "private": ("bytes", 4),
     },
     "EphemeralResourceRequest": {"type_name": ("string", 1), "private": ("bytes", 2)},
-    "RenewEphemeralResourceResponse": {
-        "diagnostics": (DIAGNOSTICS, 1), "renew_at": ("Timestamp", 2), "private": ("bytes", 3),
-    },
     "GetFunctionsResponse": {
         "functions": ("map:FunctionDefinition", 1), "diagnostics": (DIAGNOSTICS, 2),
     },
@@ -145,7 +140,6 @@ _SCALARS = {
     "bytes": _Field.TYPE_BYTES,
     "bool": _Field.TYPE_BOOL,
     "int64": _Field.TYPE_INT64,
-    "int32": _Field.TYPE_INT32,
 }
 
 

@@ -91,22 +91,16 @@ class DataSource(ObjectKind[ClientT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """An ephemeral object. `private` is given to `renew` and `close`."""
+    """An ephemeral object. `private` is given to `close`."""
 
     result: Object
     private: Object = field(default_factory=dict[str, Any])
-    renew_seconds: float | None = None  # None: never
 
 
 class Ephemeral(ObjectKind[ClientT]):
     """A kind of object that lives as long as one run of Terraform, and is in no state."""
 
     def open(self, ctx: CallContext[ClientT]) -> Opened:
-        raise NotImplementedError
-
-    def renew(self, ctx: CallContext[ClientT]) -> float | None:
-        """Renew what `ctx.private` names, which may be changed; return seconds to the next
-        renewal."""
         raise NotImplementedError
 
     def close(self, ctx: CallContext[ClientT]) -> None:

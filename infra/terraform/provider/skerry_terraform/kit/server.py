@@ -166,7 +166,6 @@ def _calls(service: Service[Any]) -> dict[str, tuple[str, Handler]]:
             "ConfigRequest", service.validate_ephemeral_resource_config,
         ),
         "OpenEphemeralResource": ("ConfigRequest", service.open_ephemeral_resource),
-        "RenewEphemeralResource": ("EphemeralResourceRequest", service.renew_ephemeral_resource),
         "CloseEphemeralResource": ("EphemeralResourceRequest", service.close_ephemeral_resource),
         "CallFunction": ("CallFunctionRequest", service.call_function),
     }  # fmt: skip

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Mapping
 from typing import Any, Generic
 
@@ -139,20 +138,8 @@ class Service(Generic[ClientT]):
         opened = ephemeral.open(self.context(config=config, diagnostics=response.diagnostics))
         private = private_bytes(opened.private)
         self._opened.append((request.type_name, private))
-        response.fields |= {
-            "result": encoded(ephemeral.schema.type, opened.result),
-            "private": private,
-            "renew_at": _timestamp(opened.renew_seconds),
-        }
-
-    @responds("RenewEphemeralResourceResponse")
-    def renew_ephemeral_resource(self, request: Message, response: Response) -> None:
-        ctx = self.context(private=private_of(request.private), diagnostics=response.diagnostics)
-        seconds = self._ephemerals[request.type_name].renew(ctx)
-        private = private_bytes(ctx.private)
-        self._forget_opened(request.type_name, request.private)
-        self._opened.append((request.type_name, private))
-        response.fields |= {"private": private, "renew_at": _timestamp(seconds)}
+        result = encoded(ephemeral.schema.type, opened.result)
+        response.fields |= {"result": result, "private": private}
 
     @responds("DiagnosticsResponse")
     def close_ephemeral_resource(self, request: Message, response: Response) -> None:
@@ -228,10 +215,3 @@ def _definition(function: Function) -> Message:
         description=function.doc,
         **{"return": returns},
     )
-
-
-def _timestamp(seconds: float | None) -> Message | None:
-    """Return the time in so many seconds."""
-    if seconds is None:
-        return None
-    return message("Timestamp", seconds=int(time.time() + seconds))
