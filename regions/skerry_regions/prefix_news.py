@@ -76,11 +76,6 @@ class PrefixPublisher:
         """Return where the node last said it holds the block."""
         return self._held.get(digest)
 
-    @property
-    def position(self) -> tuple[int, int]:
-        """Return (incarnation, seq) of the last delta; goes with every heartbeat."""
-        return self._incarnation, self._seq
-
     def delta(self) -> PrefixDelta | None:
         """Return the changes since the last delta (at most `MAX_DELTA`; call again), or None."""
         if not self._changed:

@@ -27,7 +27,7 @@ NOTHING_CACHED = CachedPrefix()
 
 
 class DirectoryLimits(Struct, frozen=True, kw_only=True):
-    """Bounds of a directory: beyond them it knows less, and says so (`IndexState`)."""
+    """Bounds of a directory: beyond them it knows less."""
 
     max_nodes: int = 16_384
     max_node_digests: int = 1_000_000
@@ -41,8 +41,8 @@ class DirectoryLimits(Struct, frozen=True, kw_only=True):
 class BlockIndex(Protocol):
     """Digest → slots, by the nodes' own word (`tell`) and by expectation."""
 
-    def tell(self, slot: int, digests: Sequence[bytes], tier: Tier) -> bool:
-        """Take in that a slot holds blocks in a tier; return False when limits left some out."""
+    def tell(self, slot: int, digests: Sequence[bytes], tier: Tier) -> None:
+        """Take in that a slot holds blocks in a tier, as far as limits allow."""
         ...
 
     def forget(self, slot: int, digests: Sequence[bytes]) -> None:
@@ -91,7 +91,7 @@ class PlainIndex:
         self._expectations: deque[tuple[float, int, tuple[bytes, ...]]] = deque()
         self._num_expected = 0
 
-    def tell(self, slot: int, digests: Sequence[bytes], tier: Tier) -> bool:
+    def tell(self, slot: int, digests: Sequence[bytes], tier: Tier) -> None:
         """See `BlockIndex`."""
         tiers, bit = self._tiers.setdefault(slot, {}), 1 << slot
         for digest in digests:
@@ -101,14 +101,11 @@ class PlainIndex:
             if tier == "file":
                 self._in_file[digest] = self._in_file.get(digest, 0) | bit
             self._num_digests += 1
-        is_whole = True
         while tiers and (
             len(tiers) > self._limits.max_node_digests
             or self._num_digests > min(self._limits.max_digests, self._limits.max_plain_digests)
         ):
             self._forget(slot, next(iter(tiers)))
-            is_whole = False
-        return is_whole
 
     def forget(self, slot: int, digests: Sequence[bytes]) -> None:
         """See `BlockIndex`."""

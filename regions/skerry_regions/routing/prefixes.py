@@ -1,11 +1,9 @@
 """Which node holds which KV blocks: what nodes say of themselves, in order, and what is expected.
 
 Messages (`prefix_news`) may be lost, doubled and reordered. The directory applies a node's deltas
-strictly in order, so that what it believes is always what the node held at some moment:
-
-    EXACT      everything the node is known to have said has been applied
-    DEGRADED   something is missing; the last applied state is still used, a snapshot is wanted
-    FALLBACK   nothing is known of this incarnation; only our own expectations are used
+strictly in order, so that what it believes is always what the node held at some moment. While
+something is missing, the last applied state is still used, and a snapshot is wanted; of a node
+that has said nothing in this incarnation only our own expectations are used.
 
 On top of that, `expect` notes the blocks of a prompt that was just sent to a node, so that the
 next prompt with the same prefix, a moment later, already finds it there.
@@ -17,25 +15,15 @@ bounded. Pure: messages and the time are arguments.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 from typing import Protocol
 
 from skerry_regions.prefix_news import PrefixDelta, PrefixSnapshot, Tier
 from skerry_regions.routing.block_index import (
-    NOTHING_CACHED,
     BlockIndex,
     CachedPrefix,
     DirectoryLimits,
     PlainIndex,
 )
-
-
-class IndexState(Enum):
-    """How much of what a node said is known."""
-
-    EXACT = "exact"
-    DEGRADED = "degraded"
-    FALLBACK = "fallback"
 
 
 class PrefixListener(Protocol):
@@ -60,7 +48,6 @@ class _Sequence:
         self.applied = 0  # seq of the last applied delta
         self.known = 0  # highest seq the node is known to have sent
         self.has_base = False  # the applied state is complete as of `applied`
-        self.truncated = False  # limits made us forget some of it
         self.pending: dict[int, PrefixDelta] = {}
 
     @property
@@ -96,15 +83,6 @@ class PrefixDirectory:
             self._hold_back(sequence, message)
         self._catch_up(sequence)
 
-    def heartbeat(self, node: str, incarnation: int, seq: int) -> None:
-        """Compare how far a node says that its sequence is, so that a lost last message shows."""
-        sequence = self._sequence(node)
-        if sequence is None or incarnation < sequence.incarnation:
-            return
-        if incarnation > sequence.incarnation:
-            self._restart(sequence, incarnation)
-        sequence.known = max(sequence.known, seq)
-
     def remove_node(self, node: str) -> None:
         """Forget a node and everything it holds."""
         sequence = self._nodes.pop(node, None)
@@ -139,15 +117,11 @@ class PrefixDirectory:
 
     # ── questions ───────────────────────────────────────────────────────────────────────────────
 
-    def match(self, node: str, digests: Sequence[bytes]) -> CachedPrefix:
-        """Return how much of a prompt's blocks `node` is believed to hold, expectations
-        included."""
-        return self.match_all(digests).get(node, NOTHING_CACHED)
-
     def match_all(
         self, digests: Sequence[bytes], *, expected: bool = True
     ) -> dict[str, CachedPrefix]:
-        """Return `match` for every node that holds at least the first block, in one walk.
+        """Return how much of a prompt's blocks each node is believed to hold, of those that hold at
+        least the first one.
 
         Without `expected`, only what nodes have said themselves counts.
         """
@@ -158,13 +132,6 @@ class PrefixDirectory:
     def knows(self, digest: bytes) -> bool:
         """Return whether any node has said that it holds this block."""
         return self.index.knows(digest)
-
-    def state(self, node: str) -> IndexState:
-        sequence = self._nodes.get(node)
-        if sequence is None or not sequence.has_base:
-            return IndexState.FALLBACK
-        complete = sequence.applied == sequence.known and not sequence.truncated
-        return IndexState.EXACT if complete else IndexState.DEGRADED
 
     def wants_snapshot(self, node: str) -> bool:
         """Return whether a node should send a snapshot: something that it said is
@@ -233,8 +200,8 @@ class PrefixDirectory:
             del sequence.pending[seq]
 
     def _tell(self, sequence: _Sequence, digests: Sequence[bytes], tier: Tier) -> None:
-        if digests and not self.index.tell(sequence.slot, digests, tier):
-            sequence.truncated = True
+        if digests:
+            self.index.tell(sequence.slot, digests, tier)
         for listener in self._listeners:
             listener.told(sequence.node, digests)
 
@@ -248,4 +215,3 @@ class PrefixDirectory:
             self.index.clear(sequence.slot)
         for listener in self._listeners:
             listener.cleared(sequence.node)
-        sequence.truncated = False

@@ -16,7 +16,7 @@ from skerry_core.engine.engine import Engine
 from skerry_core.engine.second_tier import open_file
 from skerry_core.runners.toy import ToyRunner
 from skerry_regions.node.node import Node
-from skerry_regions.routing.prefixes import IndexState, PrefixDirectory
+from skerry_regions.routing.prefixes import PrefixDirectory
 
 KEY = b"toy"
 NODE = "node-1"
@@ -50,8 +50,8 @@ def where(engine: Engine) -> dict[bytes, str]:
 
 
 def believed(directory: PrefixDirectory) -> dict[bytes, str]:
-    matches = {digest: directory.match(NODE, [digest]) for digest in NAMES}
-    return {d: "file" if m.in_file else "memory" for d, m in matches.items() if m.blocks}
+    matches = {digest: directory.match_all([digest]).get(NODE) for digest in NAMES}
+    return {d: "file" if m.in_file else "memory" for d, m in matches.items() if m}
 
 
 async def ask(node: Node, prompt: list[int]) -> None:
@@ -90,7 +90,7 @@ def test_a_directory_knows_where_the_blocks_are(tmp_path: Path, slots: int | Non
             assert snapshot.prefixes is not None
             fresh.apply(snapshot.prefixes)
             assert believed(fresh) == where(engine)
-            assert fresh.state(NODE) is IndexState.EXACT
+            assert not fresh.wants_snapshot(NODE)
 
     asyncio.run(scenario())
 

@@ -118,7 +118,7 @@ def test_a_gap_in_a_nodes_changes_asks_for_a_snapshot_now_and_then(seen: Observa
     assert not seen.take("a", report(), now=10.9)
     assert seen.take("a", report(), now=11.0)
     assert not seen.take("a", report(prefixes=publisher.snapshot()), now=11.1)
-    assert seen.prefixes.match("a", DIGESTS) == CachedPrefix(8, 0, 8)
+    assert seen.prefixes.match_all(DIGESTS) == {"a": CachedPrefix(8, 0, 8)}
 
 
 def test_a_node_speaks_for_itself_only(seen: Observations) -> None:

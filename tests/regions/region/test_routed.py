@@ -21,7 +21,6 @@ from skerry.errors import Overloaded, Unavailable
 from skerry_core.config import EngineConfig
 from skerry_regions.prefix_news import PrefixPublisher
 from skerry_regions.region.observations import Observations
-from skerry_regions.routing.prefixes import IndexState
 from skerry_regions.wire.protocol import Sampling
 from skerry_regions.wire.reports import Report
 
@@ -136,7 +135,7 @@ async def test_evicted_blocks_are_told(tmp_path: Path) -> None:
         await until(lambda: not p.knows_prefix("a"))
         held = p.nodes["a"].engine.pool.num_cached
         await until(lambda: p.placer.observations.prefixes.num_digests("a") == held)
-        assert p.placer.observations.prefixes.state("a") is IndexState.EXACT
+        assert not p.placer.observations.prefixes.wants_snapshot("a")
 
 
 async def test_a_node_that_comes_back_starts_with_an_empty_cache(tmp_path: Path) -> None:

@@ -23,13 +23,13 @@ from tests.regions.routing.prefix_nodes import (
 
 from skerry_regions.prefix_news import PrefixPublisher, PrefixSnapshot
 from skerry_regions.routing.block_index import CachedPrefix, DirectoryLimits
-from skerry_regions.routing.prefixes import IndexState, PrefixDirectory
+from skerry_regions.routing.prefixes import PrefixDirectory
 
 KINDS = ("plain", "compiled")
 
 
 def longest_run(held: dict[bytes, str], digests: list[bytes]) -> CachedPrefix:
-    """`match` in its plainest form."""
+    """One node's part of `match_all` in its plainest form."""
     run = 0
     while run < len(digests) and digests[run] in held:
         run += 1
@@ -101,30 +101,23 @@ def test_believes_only_what_was_once_true_and_ends_exact(
             send([node.publisher.snapshot()])
         elif action < 0.9:
             node.restart()
-        elif action < 0.95:
-            directory.heartbeat(node.name, *node.publisher.position)
         while network and rng.random() < 0.6:
             directory.apply(network.pop(rng.randrange(len(network))))
         held = believed_of_all(directory)
         for node in nodes.values():
             assert held[node.name] in node.past
-            if directory.state(node.name) is IndexState.FALLBACK:
-                assert held[node.name] == {}
         assert_matches(directory, held, nodes, rng)
 
-    # The network heals: last deltas and heartbeats arrive, and wanted snapshots are sent.
+    # The network heals: last deltas arrive, and snapshots, as at the start of a connection.
     rng.shuffle(network)
     for message in network:
         directory.apply(message)
     for node in nodes.values():
         for message in deltas(node):
             directory.apply(message)
-        directory.heartbeat(node.name, *node.publisher.position)
-    for name in wanted(directory):
-        directory.apply(nodes[name].publisher.snapshot())
+        directory.apply(node.publisher.snapshot())
     assert wanted(directory) == []
     for node in nodes.values():
-        assert directory.state(node.name) is IndexState.EXACT
         assert believed(directory, node.name) == node.held
         assert directory.num_digests(node.name) == len(node.held)
 
@@ -135,12 +128,11 @@ def assert_matches(
     nodes: Iterable[str],
     rng: random.Random,
 ) -> None:
-    """`match_all`, `match` and the plain model agree."""
+    """`match_all` and the plain model agree."""
     prompt = rng.sample(UNIVERSE, rng.randint(0, len(UNIVERSE)))
     everyone = directory.match_all(prompt)
     for name in nodes:
         expected = longest_run(held[name], prompt)
-        assert directory.match(name, prompt) == expected
         assert everyone.get(name, CachedPrefix()) == expected
         assert (name in everyone) == (expected.blocks > 0)
 
@@ -148,36 +140,21 @@ def assert_matches(
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_gap_degrades_until_it_is_filled(kind: str) -> None:
     directory = make(kind)
-    assert directory.state("a") is IndexState.FALLBACK
     directory.apply(delta(1, 0))
-    assert directory.state("a") is IndexState.EXACT
+    assert wanted(directory) == []
     directory.apply(delta(3, evicted=(1,)))  # 2, which sealed block 1, is late
-    assert directory.state("a") is IndexState.DEGRADED
-    assert directory.match("a", UNIVERSE) == (1, 0, 1)  # the last applied state is still used
+    assert directory.match_all(UNIVERSE) == {"a": (1, 0, 1)}  # the last applied state is still used
     assert wanted(directory) == ["a"]
     directory.apply(delta(2, 1))
-    assert directory.state("a") is IndexState.EXACT
-    assert directory.match("a", UNIVERSE) == (1, 0, 1)
+    assert directory.match_all(UNIVERSE) == {"a": (1, 0, 1)}
     assert wanted(directory) == []
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_lost_last_delta_shows_in_the_heartbeat(kind: str) -> None:
-    directory = make(kind)
-    directory.apply(delta(1, 0))
-    directory.heartbeat("a", 1, 2)
-    assert directory.state("a") is IndexState.DEGRADED
-    snapshot = PrefixSnapshot(node="a", incarnation=1, seq=2, memory=(UNIVERSE[1],))
-    directory.apply(snapshot)
-    assert believed(directory, "a") == {UNIVERSE[1]: "memory"}
-    assert directory.state("a") is IndexState.EXACT
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_joining_late_waits_for_a_snapshot(kind: str) -> None:
     directory = make(kind)
     directory.apply(delta(57, 3))
-    assert directory.state("a") is IndexState.FALLBACK
+    assert believed(directory, "a") == {}
     assert wanted(directory) == ["a"]
     directory.apply(PrefixSnapshot(node="a", incarnation=1, seq=56, memory=(UNIVERSE[0],)))
     assert believed(directory, "a") == dict.fromkeys([UNIVERSE[0], UNIVERSE[3]], "memory")
@@ -191,9 +168,8 @@ def test_a_new_life_forgets_the_old_one_and_ignores_its_late_messages(kind: str)
     assert believed(directory, "a") == {UNIVERSE[5]: "memory"}
     directory.apply(delta(2, 3))
     directory.apply(PrefixSnapshot(node="a", incarnation=1, seq=9, memory=tuple(UNIVERSE)))
-    directory.heartbeat("a", 1, 99)
     assert believed(directory, "a") == {UNIVERSE[5]: "memory"}
-    assert directory.state("a") is IndexState.EXACT
+    assert wanted(directory) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -202,13 +178,12 @@ def test_expectations_count_until_they_expire(kind: str) -> None:
     directory.expect("a", UNIVERSE[:3], now=0.0)
     directory.expect("a", UNIVERSE[:2], now=4.0)
     assert directory.match_all(UNIVERSE) == {"a": (3, 0, 3)}
-    assert directory.state("a") is IndexState.FALLBACK  # hearsay is not knowledge
-    assert directory.match_all(UNIVERSE, expected=False) == {}
+    assert directory.match_all(UNIVERSE, expected=False) == {}  # hearsay is not knowledge
     directory.expire(now=10.0)
-    assert directory.match("a", UNIVERSE) == (2, 0, 2)
+    assert directory.match_all(UNIVERSE) == {"a": (2, 0, 2)}
     directory.apply(delta(1, 0))
     directory.expire(now=14.0)
-    assert directory.match("a", UNIVERSE) == (1, 0, 1)
+    assert directory.match_all(UNIVERSE) == {"a": (1, 0, 1)}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -228,13 +203,11 @@ def test_a_removed_node_leaves_nothing_behind_and_its_place_is_used_again(kind: 
     "limits",
     [DirectoryLimits(max_node_digests=3), DirectoryLimits(max_digests=3)],
 )
-def test_beyond_its_limits_the_oldest_is_forgotten_and_said_so(limits: DirectoryLimits) -> None:
+def test_beyond_its_limits_the_oldest_is_forgotten(limits: DirectoryLimits) -> None:
     directory = PrefixDirectory(limits)
     directory.apply(delta(1, 0, 1, 2))
-    assert directory.state("a") is IndexState.EXACT
     directory.apply(delta(2, 3, 4))
     assert list(believed(directory, "a")) == UNIVERSE[2:5]
-    assert directory.state("a") is IndexState.DEGRADED
     assert wanted(directory) == []  # asking again would not help
 
 

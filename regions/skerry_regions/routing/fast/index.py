@@ -129,7 +129,7 @@ class CompiledIndex:
         tables = sum(array.nbytes for table in (arrays.told, arrays.filed) for array in table)
         return tables + arrays.pending.nbytes + arrays.expiries.nbytes
 
-    def tell(self, slot: int, digests: Sequence[bytes], tier: Tier) -> bool:
+    def tell(self, slot: int, digests: Sequence[bytes], tier: Tier) -> None:
         """See `BlockIndex`."""
         self.reserve(slot)
         names, stored = names_of(digests), self.arrays.stored
@@ -141,7 +141,6 @@ class CompiledIndex:
         sparse, in_file = self._sparse, tier == "file"
         self._add(len(kept), lambda at: pending.tell(self.arrays, kept, at, slot, in_file, sparse))
         self._num_digests += int(stored[slot]) - before
-        return len(kept) == len(names)
 
     def forget(self, slot: int, digests: Sequence[bytes]) -> None:
         """See `BlockIndex`."""
