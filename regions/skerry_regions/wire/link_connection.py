@@ -6,16 +6,17 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 from skerry.errors import Unavailable
 from skerry_regions.registry import Member
+from skerry_regions.wire.connection import is_last
 from skerry_regions.wire.edge_calls import EdgeAnswer, EdgeCall
 from skerry_regions.wire.edge_connection import EdgeConnection
 from skerry_regions.wire.frames import ProtocolError
 from skerry_regions.wire.protocol import (
     Accepted,
-    Done,
+    AnyEvent,
     Embed,
     Embedded,
     Event,
@@ -53,9 +54,8 @@ class LinkConnection(asyncio.Protocol):
         self.rtt: float | None = None  # seconds, of the last ping
         self._changed = changed
         self._connection = EdgeConnection(hello, last_stream=last_stream)
-        self._sinks: dict[int, Sink] = {}
-        self._embed_sinks: dict[int, EmbedSink] = {}
-        self._call_sinks: dict[int, CallSink] = {}
+        self._sinks: dict[int, Callable[[Any], None]] = {}
+        """By stream. `EdgeConnection` passes on only events that belong on it."""
         self._pongs: list[Pong] = []
         self._nonces = itertools.count()
         self._transport: asyncio.Transport | None = None
@@ -82,7 +82,7 @@ class LinkConnection(asyncio.Protocol):
 
     @property
     def num_streams(self) -> int:
-        return len(self._sinks) + len(self._embed_sinks) + len(self._call_sinks)
+        return len(self._sinks)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
@@ -92,27 +92,17 @@ class LinkConnection(asyncio.Protocol):
         try:
             for message in self._connection.receive(data):
                 match message:
-                    case Tokens():
-                        self._deliver(message)
-                        self._connection.consumed(message.stream)
-                    case Accepted():
-                        self._deliver(message)
-                    case Done():
-                        self._deliver(message)
-                        self._sinks.pop(message.stream, None)
-                    case Embedded():
-                        if embed_sink := self._embed_sinks.pop(message.stream, None):
-                            embed_sink(message)
-                    case EdgeAnswer():
-                        self._answered(message)
-                    case Failed():
-                        self._fail(message)
                     case Pong():
                         self._take_pong(message)
                     case Report():
                         self._on_report(message)
-                    case _:  # Hello: the connection has taken note of it
+                    case Hello():  # the connection has taken note of it
                         self._changed()
+                    case Tokens():
+                        self._deliver(message)
+                        self._connection.consumed(message.stream)
+                    case _:
+                        self._deliver(message)
         except ProtocolError as error:
             logger.warning("node %s broke the protocol: %s", self._node, error)
             self.drop()
@@ -127,26 +117,22 @@ class LinkConnection(asyncio.Protocol):
     def fail_streams(self) -> None:
         """Fail every stream: nothing more comes from here."""
         message = f"the connection to node {self._node} was lost"
-        for stream in (*self._sinks, *self._embed_sinks, *self._call_sinks):
+        for stream in list(self._sinks):
             self._connection.abort(stream)
-            self._fail(Failed(stream=stream, code=Unavailable.code, message=message))
+            self._deliver(Failed(stream=stream, code=Unavailable.code, message=message))
         self._schedule_flush()
 
     def submit(self, submit: Submit, sink: Sink) -> int:
-        stream = self._connection.submit(submit)
-        self._sinks[stream] = sink
-        self._schedule_flush()
-        return stream
+        return self._opened(self._connection.submit(submit), sink)
 
     def embed(self, embed: Embed, sink: EmbedSink) -> int:
-        stream = self._connection.submit(embed)
-        self._embed_sinks[stream] = sink
-        self._schedule_flush()
-        return stream
+        return self._opened(self._connection.submit(embed), sink)
 
     def call(self, call: EdgeCall, sink: CallSink) -> int:
-        stream = self._connection.call(call)
-        self._call_sinks[stream] = sink
+        return self._opened(self._connection.call(call), sink)
+
+    def _opened(self, stream: int, sink: Callable[[Any], None]) -> int:
+        self._sinks[stream] = sink
         self._schedule_flush()
         return stream
 
@@ -165,8 +151,6 @@ class LinkConnection(asyncio.Protocol):
 
     def forget(self, stream: int) -> None:
         self._sinks.pop(stream, None)
-        self._embed_sinks.pop(stream, None)
-        self._call_sinks.pop(stream, None)
         self.abort(stream)
 
     def want_snapshot(self, model: str) -> None:
@@ -193,20 +177,11 @@ class LinkConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _deliver(self, event: Accepted | Event) -> None:
-        if (sink := self._sinks.get(event.stream)) is not None:
+    def _deliver(self, event: Accepted | AnyEvent) -> None:
+        ends = not isinstance(event, Accepted) and is_last(event)
+        sink = self._sinks.pop(event.stream, None) if ends else self._sinks.get(event.stream)
+        if sink is not None:
             sink(event)
-
-    def _answered(self, event: EdgeAnswer) -> None:
-        if (sink := self._call_sinks.get(event.stream)) is not None:
-            sink(event)
-        if event.is_last:
-            self._call_sinks.pop(event.stream, None)
-
-    def _fail(self, event: Failed) -> None:
-        for sinks in (self._sinks, self._embed_sinks, self._call_sinks):
-            if (sink := sinks.pop(event.stream, None)) is not None:
-                sink(event)
 
     def _schedule_flush(self) -> None:
         if not self._flush_scheduled and self._transport is not None:
