@@ -15,7 +15,6 @@ class Agreement:
     max_streams: int
     window: int  # Tokens events per stream
     models: frozenset[str]  # ids that both know under the same tokenizer and template
-    mismatches: tuple[str, ...]  # one sentence for each model that both know differently
 
 
 def agree(ours: Hello, theirs: Hello) -> Agreement | str:
@@ -25,23 +24,19 @@ def agree(ours: Hello, theirs: Hello) -> Agreement | str:
         return f"no common protocol version: we speak {ours.versions}, they {theirs.versions}"
     known = {model.id: model for model in ours.models}
     pairs = [(known[model.id], model) for model in theirs.models if model.id in known]
-    mismatches = {mine.id: why for mine, other in pairs if (why := _mismatch(mine, other))}
     return Agreement(
         version=max(common),
         max_streams=min(ours.max_streams, theirs.max_streams),
         window=min(ours.window, theirs.window),
-        models=frozenset(mine.id for mine, _ in pairs) - mismatches.keys(),
-        mismatches=tuple(mismatches.values()),
+        models=frozenset(mine.id for mine, other in pairs if _mean_the_same(mine, other)),
     )
 
 
-def _mismatch(ours: ModelBuild, theirs: ModelBuild) -> str | None:
-    """Return why token ids of one side mean something else to the other; None when they do not.
+def _mean_the_same(ours: ModelBuild, theirs: ModelBuild) -> bool:
+    """Return whether token ids of one side mean the same to the other.
 
     Numeric builds are compared when both sides name one: an edge that leaves it open takes any.
     """
-    for name in ("tokenizer", "template", "numeric_build"):
-        mine, other = getattr(ours, name), getattr(theirs, name)
-        if mine != other and (name != "numeric_build" or (mine and other)):
-            return f"{ours.id}: our {name} is {mine!r}, theirs is {other!r}"
-    return None
+    builds = {ours.numeric_build, theirs.numeric_build} - {""}
+    texts = ours.tokenizer, ours.template
+    return texts == (theirs.tokenizer, theirs.template) and len(builds) < 2
