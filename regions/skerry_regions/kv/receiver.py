@@ -71,9 +71,6 @@ class Arrived:
     `blocks` are those that were not taken before.
     """
 
-    transfer: int
-    request_id: str
-    epoch: int
     tail_tokens: int
     first_token: FirstToken | None
     blocks: list[tuple[Digest, Payload]]  # in the order of the offer
@@ -251,9 +248,6 @@ class TransferReceiver:
             return self._refuse(commit.transfer, f"committed with {count} blocks missing")
         complete = [(digest, incoming.complete.get(digest)) for digest in offer.digests]
         return Arrived(
-            transfer=commit.transfer,
-            request_id=offer.request_id,
-            epoch=offer.epoch,
             tail_tokens=offer.tail_tokens,
             first_token=commit.first_token,
             blocks=[(digest, data) for digest, data in complete if data is not None],
