@@ -88,7 +88,8 @@ async def linked(own: Path) -> AsyncGenerator[list[NodeLink]]:
     ]
     try:
         async with asyncio.timeout(START_SECONDS):
-            await asyncio.gather(*(link.wait_until_up() for link in links))
+            while not all(link.is_up for link in links):  # noqa: ASYNC110  (none tells of it)
+                await asyncio.sleep(0.005)
         yield links
     finally:
         for link in links:

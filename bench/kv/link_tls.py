@@ -151,7 +151,8 @@ async def pairs(own: Path, known: dict[str, LinkCredentials]) -> AsyncGenerator[
     }  # fmt: skip
     try:
         async with asyncio.timeout(START_SECONDS):
-            await asyncio.gather(*(link.wait_until_up() for link in links.values()))
+            while not all(link.is_up for link in links.values()):  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
         yield {
             kind: Pair(
                 links[f"prefill-{kind}"],

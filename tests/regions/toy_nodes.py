@@ -137,7 +137,7 @@ async def linked(
     links = [NodeLink(n.node.id, n.address, hello("edge"), patience) for n in nodes]
     try:
         async with asyncio.timeout(60):
-            await asyncio.gather(*(link.wait_until_up() for link in links))
+            await until(lambda: all(link.is_up for link in links))
         yield links
     finally:
         for link in links:

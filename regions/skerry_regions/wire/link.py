@@ -76,7 +76,6 @@ class NodeLink:
         self._patience = patience or Patience()
         self._connection: LinkConnection | None = None
         self._last_stream = 0  # of connections before: their streams' numbers are not given again
-        self._state_changed = asyncio.Event()
         self._models: frozenset[str] = frozenset()  # as of the last greeting
         self._described: Member | None = None  # likewise
         self._stuck = False  # an engine stood still; believed again when it moves
@@ -118,12 +117,6 @@ class NodeLink:
     def num_streams(self) -> int:
         """Return streams of ours that run there."""
         return self._connection.num_streams if self._connection is not None else 0
-
-    async def wait_until_up(self) -> None:
-        """Return once the node can be given streams."""
-        while not self.is_up:
-            self._state_changed.clear()
-            await self._state_changed.wait()
 
     def submit(self, submit: Submit, sink: Sink) -> int:
         """Start a stream; its events go to `sink`, the last one when the link breaks included.
@@ -202,13 +195,8 @@ class NodeLink:
 
     def _new_connection(self) -> LinkConnection:
         return LinkConnection(
-            self.node, self._hello, self._changed, self._on_report, self._last_stream
+            self.node, self._hello, self._on_change, self._on_report, self._last_stream
         )
-
-    def _changed(self) -> None:
-        """Signal that the connection is greeted, or lost."""
-        self._state_changed.set()
-        self._on_change()
 
     def want_snapshot(self, model: str) -> None:
         """Request everything a model's prefix cache holds, since changes of it were missed."""
@@ -235,7 +223,6 @@ class NodeLink:
             if stuck != self._stuck:
                 self._stuck = stuck
                 self._on_change()
-            self._state_changed.set()
             connection.ping()
             self.rtt = connection.rtt or self.rtt
             with contextlib.suppress(TimeoutError):  # `wait_for` would lose a cancellation here

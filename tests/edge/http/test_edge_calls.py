@@ -110,7 +110,7 @@ async def edges(
         )  # fmt: skip
         stack.push_async_callback(link.close)
         async with asyncio.timeout(30):
-            await link.wait_until_up()
+            await until(lambda: link.is_up)
         yield TwoEdges(application, ZoneCalls(lambda zone: [link] if zone == "eu" else []), server)
 
 

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.core.random_encoders import KERNELS, write_encoder
-from tests.regions.toy_nodes import PATIENCE, InOrder
+from tests.regions.toy_nodes import PATIENCE, InOrder, until
 
 from skerry.errors import InvalidInput, ModelNotFound, Overloaded, SkerryError, Unavailable
 from skerry_core.encoder import worker as encoder_worker
@@ -101,7 +101,7 @@ async def remote(path: Path, folder: Path) -> AsyncGenerator[Remote]:
     ]
     try:
         async with asyncio.timeout(60):
-            await asyncio.gather(*(link.wait_until_up() for link in links))
+            await until(lambda: all(link.is_up for link in links))
         yield Remote(nodes, servers, links)
     finally:
         for link in links:

@@ -128,7 +128,7 @@ async def platform(
     try:
         await until(lambda: len(made.directory.links()) == len(nodes))
         async with asyncio.timeout(60):
-            await asyncio.gather(*(link.wait_until_up() for link in made.directory.links()))
+            await until(lambda: all(link.is_up for link in made.directory.links()))
         yield made
     finally:
         await made.directory.close()

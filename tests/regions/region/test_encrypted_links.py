@@ -12,7 +12,16 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from tests.regions.toy_nodes import CALM, PROMPT, RunningNode, greedy_oracle, hello, read, submit
+from tests.regions.toy_nodes import (
+    CALM,
+    PROMPT,
+    RunningNode,
+    greedy_oracle,
+    hello,
+    read,
+    submit,
+    until,
+)
 from tests.regions.wire.tls_links import KEY, Machines, Tap
 
 from skerry_regions.kv import outgoing
@@ -66,7 +75,7 @@ async def split(
         taps["kv"] = Tap()
         kv = await stack.enter_async_context(taps["kv"].before(nodes[1].kv_address))
         async with asyncio.timeout(60):
-            await asyncio.gather(*(link.wait_until_up() for link in links))
+            await until(lambda: all(link.is_up for link in links))
         yield Split(nodes, taps, links, str(kv))
 
 

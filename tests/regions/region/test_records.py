@@ -138,7 +138,7 @@ async def test_another_region_is_known_by_its_edges_while_one_answers(tmp_path: 
     async with asyncio.timeout(60):
         directory.apply([described, edge, own])
         assert list(directory.members) == ["edge-far"]
-        await directory.links()[0].wait_until_up()
+        await until(lambda: directory.links()[0].is_up)
         await gateway.stop()
         await until(lambda: not directory.links()[0].is_up)
         directory.apply([described, edge, own])

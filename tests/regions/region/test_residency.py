@@ -71,7 +71,7 @@ async def platform(
     try:
         await until(lambda: len(made.directory.links()) == len(nodes))
         async with asyncio.timeout(60):
-            await asyncio.gather(*(link.wait_until_up() for link in made.directory.links()))
+            await until(lambda: all(link.is_up for link in made.directory.links()))
         yield made
     finally:
         await made.directory.close()
@@ -141,7 +141,7 @@ async def test_a_link_sends_nothing_out_of_the_zone(tmp_path: Path) -> None:
     await node.listen()
     link = NodeLink("iad", node.address, hello("edge"), PATIENCE, zone="us")
     async with asyncio.timeout(60):
-        await link.wait_until_up()
+        await until(lambda: link.is_up)
     with pytest.raises(ResidencyUnmet):
         link.submit(submit(residency="eu"), print)
     assert link.num_streams == 0

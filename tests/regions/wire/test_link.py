@@ -23,7 +23,7 @@ async def test_who_ends_a_stream_of_a_lost_connection_ends_no_other(tmp_path: Pa
         await until(lambda: bool(lost) and isinstance(lost[-1], Failed))
         node.server = NodeServer(node.node, hello("n"))
         await node.server.listen(node.address)
-        await link.wait_until_up()
+        await until(lambda: link.is_up)
 
         events: list[Accepted | Event] = []
         assert link.submit(submit(), events.append) != first

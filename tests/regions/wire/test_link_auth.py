@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.regions.toy_nodes import MODEL, PATIENCE, RunningNode, hello
+from tests.regions.toy_nodes import MODEL, PATIENCE, RunningNode, hello, until
 
 from skerry_regions.address import Address
 from skerry_regions.wire import link_auth
@@ -231,7 +231,7 @@ def test_a_node_over_tcp_serves_who_holds_its_key(
         link = NodeLink("n", bound, hello("edge"), PATIENCE, credentials=known)
         try:
             if known is OURS:
-                await link.wait_until_up()
+                await until(lambda: link.is_up)
                 assert link.models == {MODEL}
             else:
                 async with asyncio.timeout(60):

@@ -253,7 +253,7 @@ async def test_an_edge_reaches_a_node_over_tls(machines: Machines, tmp_path: Pat
     link = NodeLink("n", bound, hello("e"), PATIENCE, credentials=edge.towards("n"))
     try:
         async with asyncio.timeout(60):
-            await link.wait_until_up()
+            await until(lambda: link.is_up)
         assert (link.models, link.machine) == ({MODEL}, "n")
     finally:
         await link.close()
