@@ -13,7 +13,8 @@ from skerry.runners import RunnerName
 from skerry_core.ranks import RankLost
 from skerry_core.runner import RunnerSetup
 from skerry_regions.node.ranks.channel import SILENCE_SECONDS, SocketChannel
-from skerry_regions.node.ranks.order import RankOrder, encode
+from skerry_regions.node.ranks.order import RankOrder, StoredModel, encode
+from skerry_regions.node.ranks.stream import RankStream
 
 _MODULE = "skerry_regions.node.ranks.child"
 
@@ -21,7 +22,9 @@ _MODULE = "skerry_regions.node.ranks.child"
 class LossWatch:
     """Calls back when a rank is lost; the part of `Ranks` that is the same wherever they run."""
 
-    def __init__(self, runner: RunnerName, form: str, silence_seconds: float) -> None:
+    def __init__(
+        self, runner: RunnerName, form: str = "", *, silence_seconds: float = SILENCE_SECONDS
+    ) -> None:
         """`form` says how the model is divided, and why; a rank from which nothing comes for so
         many seconds is lost."""
         self.form = form
@@ -39,6 +42,25 @@ class LossWatch:
                 return
         call(self._lost)
 
+    def _order(
+        self,
+        setup: RunnerSetup,
+        stream: RankStream,
+        name: str,
+        ended: Callable[[RankLost], None],
+        of: StoredModel | None = None,
+    ) -> SocketChannel:
+        """Return the channel to a rank's process, which has its order. Raises RankLost."""
+
+        def progress(what: str, share: float) -> None:
+            setup.progress(f"{name}: {what}", share)
+
+        channel = SocketChannel(
+            stream, name, progress=progress, ended=ended, silence_seconds=self._silence_seconds
+        )
+        channel.send(encode(RankOrder.to(self._runner, setup, of)))
+        return channel
+
     def _ended(self, error: RankLost) -> None:
         with self._lock:
             if self._lost is not None:
@@ -50,11 +72,6 @@ class LossWatch:
 
 class LocalRanks(LossWatch):
     """`Ranks` in processes that write to this one's log and end with it, however it ends."""
-
-    def __init__(
-        self, runner: RunnerName, form: str = "", *, silence_seconds: float = SILENCE_SECONDS
-    ) -> None:
-        super().__init__(runner, form, silence_seconds)
 
     def start(self, setup: RunnerSetup) -> SocketChannel:
         """Start a rank; see `Ranks`."""
@@ -74,16 +91,9 @@ class LocalRanks(LossWatch):
         finally:
             theirs.close()
 
-        def progress(what: str, share: float) -> None:
-            setup.progress(f"{name}: {what}", share)
-
         def ended(error: RankLost) -> None:
             process.kill()  # it may be stopped, and would not notice
             self._ended(error)
 
-        channel = SocketChannel(
-            ours, name, progress=progress, ended=ended, silence_seconds=self._silence_seconds
-        )
         threading.Thread(target=process.wait, name=f"{name} ends", daemon=True).start()
-        channel.send(encode(RankOrder.to(self._runner, setup)))
-        return channel
+        return self._order(setup, ours, name, ended)

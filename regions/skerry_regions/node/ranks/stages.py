@@ -29,7 +29,7 @@ from skerry_regions.models.store import ModelStore
 from skerry_regions.node.ranks.channel import SILENCE_SECONDS, SocketChannel
 from skerry_regions.node.ranks.child import run
 from skerry_regions.node.ranks.children import LossWatch
-from skerry_regions.node.ranks.order import OwnFiles, RankOrder, StoredModel, encode
+from skerry_regions.node.ranks.order import OwnFiles, RankOrder, StoredModel
 from skerry_regions.node.ranks.stream import RankStream, prove
 from skerry_regions.wire.link_auth import HANDSHAKE_SECONDS, LinkCredentials
 from skerry_regions.wire.link_certificates import LOOK_SECONDS, LinkCertificates
@@ -53,7 +53,7 @@ class StageRanks(LossWatch):
         credentials: LinkCredentials,
         silence_seconds: float = SILENCE_SECONDS,
     ) -> None:
-        super().__init__(runner, form, silence_seconds)
+        super().__init__(runner, form, silence_seconds=silence_seconds)
         self._model = model
         self._credentials = credentials
 
@@ -65,19 +65,7 @@ class StageRanks(LossWatch):
             stream = _open(stage_address(at), self._credentials)
         except OSError as error:
             raise RankLost(f"{name} does not start: {error}") from None
-
-        def progress(what: str, share: float) -> None:
-            setup.progress(f"{name}: {what}", share)
-
-        channel = SocketChannel(
-            stream,
-            name,
-            progress=progress,
-            ended=self._ended,
-            silence_seconds=self._silence_seconds,
-        )
-        channel.send(encode(RankOrder.to(self._runner, setup, self._model)))
-        return channel
+        return self._order(setup, stream, name, self._ended, self._model)
 
 
 def stage_address(written: str) -> Address:
