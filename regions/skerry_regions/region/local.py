@@ -6,15 +6,16 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 
+from skerry_regions.node.encoders import Encoding
 from skerry_regions.node.node import Node
 from skerry_regions.region.attempt_record import AttemptedStream, AttemptRecord
-from skerry_regions.wire.client import error_of, vectors_of
+from skerry_regions.wire.client import embedded, error_of
 from skerry_regions.wire.protocol import (
     Accepted,
     Done,
     Embed,
-    Embedded,
     Event,
     Failed,
     Submit,
@@ -36,17 +37,7 @@ class LocalRegion:
 
     async def embed(self, embed: Embed) -> bytes:
         """See `RegionClient.embed`."""
-        answer: asyncio.Future[Embedded | Failed] = asyncio.get_running_loop().create_future()
-
-        def push(event: Embedded | Failed) -> None:
-            if not answer.done():  # else its reader has gone
-                answer.set_result(event)
-
-        encoding = self._node.embed(embed, push)
-        try:
-            return vectors_of(await answer)
-        finally:
-            encoding.abort()
+        return await embedded(partial(self._node.embed, embed), Encoding.abort)
 
     def models(self) -> frozenset[str]:
         return self._node.models

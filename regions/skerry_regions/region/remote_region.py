@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from skerry.errors import ModelNotFound, SkerryError, Unavailable
 from skerry_regions import zones as residency
 from skerry_regions.region.placer import Placer
 from skerry_regions.region.recovery import RecoveryPolicy, in_zone, is_recoverable
 from skerry_regions.region.remote_stream import RemoteStream
-from skerry_regions.wire.client import vectors_of
+from skerry_regions.wire.client import embedded
 from skerry_regions.wire.link import NodeLink
-from skerry_regions.wire.protocol import Embed, Embedded, Failed, Submit
+from skerry_regions.wire.protocol import Embed, Submit
 
 EMBED_SECONDS = 0.02  # about what an embedding takes
 
@@ -75,7 +76,7 @@ class RemoteRegion:
         links.sort(key=lambda link: (not link.is_up, _seconds_until_embedded(link)))
         for link in links:
             try:
-                return await _embed_on(link, embed)
+                return await embedded(partial(link.embed, embed), link.forget)
             except SkerryError as refusal:
                 error = refusal
                 if not is_recoverable(refusal):
@@ -96,18 +97,3 @@ class RemoteRegion:
 def _seconds_until_embedded(link: NodeLink) -> float:
     """Return the seconds there and back, and of what is before it in the queue."""
     return (link.rtt or 0.0) + EMBED_SECONDS * link.num_streams
-
-
-async def _embed_on(link: NodeLink, embed: Embed) -> bytes:
-    answer: asyncio.Future[Embedded | Failed] = asyncio.get_running_loop().create_future()
-
-    def push(event: Embedded | Failed) -> None:
-        if not answer.done():  # else its reader has gone
-            answer.set_result(event)
-
-    stream = link.embed(embed, push)
-    try:
-        return vectors_of(await answer)
-    except asyncio.CancelledError:
-        link.forget(stream)
-        raise

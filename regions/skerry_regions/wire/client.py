@@ -6,8 +6,9 @@ them apart. Aborting is a plain call, because an `await` during cancellation is 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Protocol, runtime_checkable
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from skerry.errors import InternalError, SkerryError
 from skerry_regions.wire.protocol import (
@@ -20,6 +21,8 @@ from skerry_regions.wire.protocol import (
     Submit,
     Tokens,
 )
+
+T = TypeVar("T")
 
 NO_USAGE = PhaseUsage(
     prompt_tokens=0, cached_tokens=0, output_tokens=0,
@@ -96,8 +99,22 @@ def failed_event(stream: int, error: SkerryError) -> Failed:
     )
 
 
-def vectors_of(event: Embedded | Failed) -> bytes:
-    """Return what an embedding ended with. Raises the node's error."""
+async def embedded(
+    start: Callable[[Callable[[Embedded | Failed], None]], T], stop: Callable[[T], None]
+) -> bytes:
+    """Return the vectors that an embedding ends with. Raises what `start` does, and the node's
+    error. What `start` returned is stopped in the end, whoever waits for it or not."""
+    answer: asyncio.Future[Embedded | Failed] = asyncio.get_running_loop().create_future()
+
+    def push(event: Embedded | Failed) -> None:
+        if not answer.done():  # else its reader has gone
+            answer.set_result(event)
+
+    running = start(push)
+    try:
+        event = await answer
+    finally:
+        stop(running)
     if isinstance(event, Failed):
         raise error_of(event)
     return event.vectors
