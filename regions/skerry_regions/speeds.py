@@ -16,6 +16,7 @@ regression explains prefill nodes, decode nodes and nodes that do both.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -26,6 +27,7 @@ Amount = Annotated[float, Meta(ge=0.0, le=1e18)]
 """Bounds bind whoever decodes: what a node reports is made on another machine."""
 
 
+COEFFICIENTS = ("base", "per_token", "per_pair", "per_stream", "per_context")
 LEAST_CHUNK = 16  # prompt tokens of a step beside streams
 
 
@@ -83,14 +85,16 @@ class NodeSpeed(Struct, frozen=True, kw_only=True):
 
     def scaled(self, factor: float) -> NodeSpeed:
         """Return the same curve, `factor` times slower."""
-        return replace(
-            self,
-            base=self.base * factor,
-            per_token=self.per_token * factor,
-            per_pair=self.per_pair * factor,
-            per_stream=self.per_stream * factor,
-            per_context=self.per_context * factor,
-        )
+        return self.with_coefficients(each * factor for each in self.coefficients)
+
+    @property
+    def coefficients(self) -> tuple[float, float, float, float, float]:
+        """Return them in the order of `StepSample.features`."""
+        return self.base, self.per_token, self.per_pair, self.per_stream, self.per_context
+
+    def with_coefficients(self, values: Iterable[float]) -> NodeSpeed:
+        """Return the same with other coefficients, in that order."""
+        return replace(self, **dict(zip(COEFFICIENTS, values, strict=True)))
 
 
 class LinkSpeed(Struct, frozen=True, kw_only=True):

@@ -218,11 +218,5 @@ def _differ(curve: NodeSpeed, other: NodeSpeed) -> bool:
     """Return whether a coefficient is another by more than what is looked over."""
     return any(
         abs(new - old) > CURVE_CHANGE * old
-        for new, old in (
-            (curve.base, other.base),
-            (curve.per_token, other.per_token),
-            (curve.per_pair, other.per_pair),
-            (curve.per_stream, other.per_stream),
-            (curve.per_context, other.per_context),
-        )
+        for new, old in zip(curve.coefficients, other.coefficients, strict=True)
     )

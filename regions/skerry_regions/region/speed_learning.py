@@ -11,8 +11,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
 from skerry_regions.speeds import LinkSpeed, NodeSpeed, StepSample
 
 
@@ -33,7 +31,7 @@ class CurveLearner:
     MIN_TYPICAL_ERROR = 0.05
 
     def __init__(self, prior: NodeSpeed) -> None:
-        self._log = [math.log(max(value, 1e-30)) for value in _coefficients(prior)]
+        self._log = [math.log(max(value, 1e-30)) for value in prior.coefficients]
         self._speed = prior
         self._prior_variance = self.COMMON_VARIANCE + self.OWN_VARIANCE
         size = range(len(self._log))
@@ -68,14 +66,8 @@ class CurveLearner:
 
     def _parts(self, sample: StepSample) -> list[float]:
         """Return seconds of `sample` by coefficient."""
-        speed = self._speed
-        return [
-            speed.base * sample.steps,
-            speed.per_token * sample.new_tokens,
-            speed.per_pair * sample.attended,
-            speed.per_stream * sample.streams,
-            speed.per_context * sample.context,
-        ]
+        pairs = zip(self._speed.coefficients, sample.features(), strict=True)
+        return [coefficient * feature for coefficient, feature in pairs]
 
     def _update(self, gradient: Sequence[float], error: float) -> None:
         """Make one step of an extended Kalman filter: gain = P·g / (g·P·g + noise)."""
@@ -94,11 +86,7 @@ class CurveLearner:
         for i in size:
             for j in size:
                 self._covariance[i][j] *= roots[i] * roots[j]
-        base, per_token, per_pair, per_stream, per_context = map(math.exp, self._log)
-        self._speed = replace(
-            self._speed, base=base, per_token=per_token, per_pair=per_pair,
-            per_stream=per_stream, per_context=per_context,
-        )  # fmt: skip
+        self._speed = self._speed.with_coefficients(map(math.exp, self._log))
 
 
 class _NodeFactor:
@@ -255,11 +243,6 @@ class LagLearner:
         if self._at == -math.inf:
             return self._seconds
         return self._seconds * math.exp2(-max(0.0, now - self._at) / self.HALF_LIFE)
-
-
-def _coefficients(speed: NodeSpeed) -> tuple[float, float, float, float, float]:
-    """Return them in the order of `StepSample.features`."""
-    return (speed.base, speed.per_token, speed.per_pair, speed.per_stream, speed.per_context)
 
 
 def _dot(a: Sequence[float], b: Sequence[float]) -> float:

@@ -118,12 +118,9 @@ def summarise(
     if not taking:
         return RegionSummary(incarnation=incarnation, seq=seq, names=names)
     node, load = taking[0]
-    speed, room = node.speed, node.cache_tokens
+    room = node.cache_tokens
     if room is not None:
         room = max(room - stored_tokens.get(node.id, 0), 0)
-    coefficients = (
-        speed.base, speed.per_token, speed.per_pair, speed.per_stream, speed.per_context
-    )  # fmt: skip
     builds = {each.numeric_build for each, _ in taking}
     queues = [each.queue_seconds for _, each in taking]
     return RegionSummary(
@@ -135,8 +132,8 @@ def summarise(
         context_tokens=int(load.context),
         free_tokens=None if load.free_tokens is None else max(int(load.free_tokens), 0),
         cache_room=room,
-        speed=coefficients if is_measured else None,
-        chunk_tokens=speed.chunk_tokens,
+        speed=node.speed.coefficients if is_measured else None,
+        chunk_tokens=node.speed.chunk_tokens,
         numeric_build=builds.pop() if len(builds) == 1 else "",
         batch_invariant=all(each.batch_invariant for each, _ in taking),
         names=names,

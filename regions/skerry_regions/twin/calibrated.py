@@ -14,6 +14,7 @@ import msgspec
 import yaml
 from msgspec import Struct
 
+from skerry_regions.speeds import COEFFICIENTS
 from skerry_regions.twin.fitting import FitError, FittedLaw
 from skerry_regions.twin.scenario import (
     Routing,
@@ -155,12 +156,7 @@ def as_yaml(scenario: Scenario, seen: Sequence[SeenPool]) -> str:
     notes = [
         f"# pool{number}: {pool.law.rows} readings; standard errors "
         + ", ".join(
-            f"{name} {error:.2g}"
-            for name, error in zip(
-                ("base", "per_token", "per_pair", "per_stream", "per_context"),
-                pool.law.errors,
-                strict=True,
-            )
+            f"{name} {error:.2g}" for name, error in zip(COEFFICIENTS, pool.law.errors, strict=True)
         )
         + f"; {pool.law.gap:.2g} s of base lie between steps"
         + ("" if pool.law.has_pairs else "; prompts too short to show per_pair")
@@ -171,13 +167,8 @@ def as_yaml(scenario: Scenario, seen: Sequence[SeenPool]) -> str:
 
 def _rounded(fitted: FittedLaw) -> Any:
     law = fitted.law
-    return msgspec.structs.replace(
-        law,
-        **{
-            name: float(f"{getattr(law, name):.6g}")
-            for name in ("base", "per_token", "per_pair", "per_stream", "per_context")
-        },
-    )
+    rounded = {name: float(f"{getattr(law, name):.6g}") for name in COEFFICIENTS}
+    return msgspec.structs.replace(law, **rounded)
 
 
 def _without_defaults(document: Any, kind: Any) -> Any:

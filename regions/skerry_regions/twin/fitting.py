@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct
 
 from skerry_regions.routing.fast.compiled import Floats
-from skerry_regions.speeds import StepSample
+from skerry_regions.speeds import COEFFICIENTS, StepSample
 from skerry_regions.twin.scenario import Law
 
 LEAST_ROWS = 20
@@ -81,17 +81,10 @@ def fit(readings: Sequence[StepDifference], *, chunk_tokens: int, gap_seconds: f
         for drawn in rng.integers(0, len(rows), (BOOTSTRAPS, len(rows)))
     ]
     gap = _gap(rows)
-    base, per_token, per_pair, per_stream, per_context = (float(each) for each in found)
+    base, *others = found.tolist()
+    coefficients = dict(zip(COEFFICIENTS, (base + gap, *others), strict=True))
     return FittedLaw(
-        law=Law(
-            base=base + gap,
-            per_token=per_token,
-            per_pair=per_pair,
-            per_stream=per_stream,
-            per_context=per_context,
-            chunk_tokens=chunk_tokens,
-            gap_seconds=gap_seconds,
-        ),
+        law=Law(**coefficients, chunk_tokens=chunk_tokens, gap_seconds=gap_seconds),
         factors=factors,
         noise=_sigma(seconds / own, features[:, 0]),
         gap=gap,

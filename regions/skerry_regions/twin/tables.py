@@ -213,7 +213,7 @@ class Layout:
 def law_row(speed: NodeSpeed, pool: SimulatedPool) -> tuple[float, ...]:
     """Return a row of `routing.fast.laws` for a node without work."""
     return (
-        speed.base, speed.per_token, speed.per_pair, speed.per_stream, speed.per_context,
-        float(speed.chunk_tokens), speed.gap_seconds, 0.0, 0.0, 0.0, inf, 0.0, 0.0, 0.0,
+        *speed.coefficients, float(speed.chunk_tokens), speed.gap_seconds,
+        0.0, 0.0, 0.0, inf, 0.0, 0.0, 0.0,
         pool.kv_bytes_per_token, float(pool.cache_tokens), 0.0, 0.0,
     )  # fmt: skip

@@ -175,11 +175,7 @@ class NodeTable:
         rtt = self._view.link(self._origin, node.region).rtt
         backlog = self._bookings.backlog(node, rtt)
         self._numbers[:] = (
-            speed.base,
-            speed.per_token,
-            speed.per_pair,
-            speed.per_stream,
-            speed.per_context,
+            *speed.coefficients,
             speed.chunk_tokens,
             speed.gap_seconds,
             backlog.busy_until,
