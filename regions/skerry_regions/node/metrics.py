@@ -139,14 +139,6 @@ class NodeMetrics(StreamMetrics):
     def families(self) -> list[Metric]:
         return [*super().families(), *self.readings]
 
-    def failed(self, model: str, code: str) -> None:
-        """Count a stream that ended in an error."""
-        self.failures.add(1, model, code)
-
-    def lost(self, model: str) -> None:
-        """Count KV that could not be given to its decode node."""
-        self.handovers.add(1, model, "send", "lost")
-
     def handed_over(self, model: str, phase: Phase, direction: str) -> None:
         """Count a hand-over that went over, whole or not."""
         self.handovers.add(1, model, direction, "lost" if phase.lost else "whole")

@@ -232,7 +232,7 @@ class ServedModel:
         if arrived:
             self._finish(stream, output, stream.outgoing.sent)
         else:
-            self._metrics.lost(self.model)
+            self._metrics.handovers.add(1, self.model, "send", "lost")
             error = Unavailable("the decode node could not be given the KV")
             self._end(stream, failed_event(stream.number, error))
 
@@ -278,7 +278,7 @@ class ServedModel:
         if stream.outgoing is not None:
             stream.outgoing.end()
         if isinstance(event, Failed):
-            self._metrics.failed(self.model, event.code)
+            self._metrics.failures.add(1, self.model, event.code)
         stream.log_end(event)
         self._emit(stream, event)
 

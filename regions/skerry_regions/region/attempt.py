@@ -170,7 +170,7 @@ class Attempt:
             return
         self._begun.add(node)
         if self.record.first_tokens is None:
-            self.record.begin_tokens(time.monotonic())
+            self.record.first_tokens = time.monotonic()
         if self.route.watcher is not None:
             self.route.watcher.first_tokens(node)
 

@@ -25,20 +25,12 @@ class AttemptRecord:
     num_before: int = 0  # output tokens that earlier attempts made
     asked: float  # when a route was looked for
     began: float  # when it was sent to its nodes
-    first_tokens: float | None = None
+    first_tokens: float | None = None  # when they came
     ended: float | None = None
-    num_tokens: int = 0  # output tokens that this one made
+    num_tokens: int = 0  # output tokens that this one made, so far or in all
     outcome: str = ""  # the finish reason, or the code of the error that ended it; empty: it runs
     reason: str = ""  # the error's sentence
     timelines: dict[str, Timeline] = field(default_factory=dict)  # by node, of those that sent one
-
-    def begin_tokens(self, now: float) -> None:
-        """Note when its first tokens came."""
-        self.first_tokens = now
-
-    def count_tokens(self, number: int) -> None:
-        """Note how many output tokens it made, so far or in all."""
-        self.num_tokens = number
 
     def add_timeline(self, node: str, timeline: Timeline | None) -> None:
         """Note a node's own timeline."""

@@ -91,7 +91,7 @@ class LocalStream(AttemptedStream):
         elif self._aborted:
             return
         elif self._record.first_tokens is None:
-            self._record.begin_tokens(time.monotonic())
+            self._record.first_tokens = time.monotonic()
         self._events.append(event)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -101,7 +101,7 @@ class LocalStream(AttemptedStream):
         if isinstance(event, Failed):
             record.fail(time.monotonic(), error_of(event))
         else:
-            record.count_tokens(event.usage.output_tokens)
+            record.num_tokens = event.usage.output_tokens
             record.add_timeline(record.nodes[-1], event.timeline)
             record.end(time.monotonic(), event.finish_reason)
 

@@ -47,7 +47,7 @@ class RemoteStream(AttemptedStream):
         self._failed_nodes: set[str] = set()
         self._numeric_builds: frozenset[str] = frozenset()  # of those that made tokens
         self._failing_since: float | None = None  # the first failure after the last token
-        self._num_attempts = 0
+        self.num_attempts = 0
         self._num_fruitless = 0  # attempts since the last token
         self._aborted = self._ended = self._withheld = False
         self._explanation: str | None = ""  # None: of the attempt's route, not put into words yet
@@ -66,10 +66,6 @@ class RemoteStream(AttemptedStream):
         if self._attempt is not None:
             self._count_tokens(self._attempt.record)
         return list(self._records)
-
-    @property
-    def num_attempts(self) -> int:
-        return self._num_attempts
 
     async def start(self) -> None:
         """Find a node that takes the request. Raises what `RegionClient.generate` raises.
@@ -122,7 +118,7 @@ class RemoteStream(AttemptedStream):
 
     def _passed_on(self, tokens: Tokens) -> Tokens | None:
         """Return what of it is new, or None; the attempt is a good one."""
-        if tokens.prompt is not None and self._num_attempts > 1:  # see `_usage`
+        if tokens.prompt is not None and self.num_attempts > 1:  # see `_usage`
             tokens = replace(tokens, prompt=None)
         fresh = self._emitted.fresh(tokens)
         self._withheld |= tokens.withheld
@@ -141,8 +137,8 @@ class RemoteStream(AttemptedStream):
             usage,
             prompt_tokens=len(self._submit.prompt_ids),
             output_tokens=len(self._emitted.token_ids),
-            cached_tokens=first.cached_tokens if self._num_attempts == 1 else 0,
-            pinned=first.pinned if self._num_attempts == 1 else None,
+            cached_tokens=first.cached_tokens if self.num_attempts == 1 else 0,
+            pinned=first.pinned if self.num_attempts == 1 else None,
             queue_seconds=first.queue_seconds,
             prefill_seconds=first.prefill_seconds,
         )
@@ -215,7 +211,7 @@ class RemoteStream(AttemptedStream):
                 refusal = error
                 continue
             self._attempt = attempt
-            self._num_attempts += 1
+            self.num_attempts += 1
             self._num_fruitless += 1
             failed = await attempt.accepted()
             if failed is None:
@@ -244,7 +240,7 @@ class RemoteStream(AttemptedStream):
 
     def _count_tokens(self, record: AttemptRecord) -> None:
         """Note how far it got: nothing is counted per token."""
-        record.count_tokens(len(self._emitted.token_ids) - record.num_before)
+        record.num_tokens = len(self._emitted.token_ids) - record.num_before
 
     def _continuation(self) -> Submit:
         """Return the next attempt's request. Raises RequestTimeout past the deadline."""
@@ -257,7 +253,7 @@ class RemoteStream(AttemptedStream):
                 )
         return replace(
             self._submit, output_ids=self._emitted.token_ids, seconds_left=left,
-            epoch=self._submit.epoch + self._num_attempts,
+            epoch=self._submit.epoch + self.num_attempts,
             prompt_logprobs=None if self._emitted.token_ids else self._submit.prompt_logprobs,
         )  # fmt: skip
 

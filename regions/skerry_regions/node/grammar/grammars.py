@@ -79,14 +79,9 @@ class Grammars:
         self.token_texts: Sequence[bytes] = ()  # of each token, once they were needed
         self._queue = FairQueue("skerry-grammars", max_tenant_waiting=MAX_TENANT_WAITING)
         self._kept: OrderedDict[bytes, _Kept] = OrderedDict()  # by tenant, least recent first
-        self._num_kept = 0
+        self.num_kept = 0  # of all tenants
         self._bytes = 0
         self._compiling: dict[Key, asyncio.Task[_Entry]] = {}
-
-    @property
-    def num_kept(self) -> int:
-        """Return those of all tenants."""
-        return self._num_kept
 
     async def matcher(
         self, grammar: Grammar, *, cache_key: bytes, output_ids: Sequence[int]
@@ -154,17 +149,17 @@ class Grammars:
         kept = self._kept.setdefault(key[0], _Kept())
         self._kept.move_to_end(key[0])
         kept.keep(key, entry)
-        self._num_kept += 1
+        self.num_kept += 1
         self._bytes += entry.bytes
         while len(kept.entries) > MAX_TENANT_KEPT or kept.bytes > MAX_TENANT_BYTES:
             self._drop_oldest(key[0])
-        while self._num_kept > MAX_KEPT or self._bytes > MAX_KEPT_BYTES:
+        while self.num_kept > MAX_KEPT or self._bytes > MAX_KEPT_BYTES:
             self._drop_oldest(next(iter(self._kept)))
 
     def _drop_oldest(self, tenant: bytes) -> None:
         kept = self._kept[tenant]
         self._bytes -= kept.drop_oldest()
-        self._num_kept -= 1
+        self.num_kept -= 1
         if not kept.entries:
             del self._kept[tenant]
 
