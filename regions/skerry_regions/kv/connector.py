@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -81,33 +81,20 @@ class KVConnector:
         tail_tokens = 0 if request.output_ids else len(request.prompt_ids) % BLOCK_SIZE
         names = self._engine.exchange.names(request, private=private)
         offer = self._offer(to, names, engine_id[:128], request.epoch, tail_tokens, request.trace)
-        address = _address(to)
-        slots, pages = self._memory_towards(address)
-        credentials = self._credentials.towards(to.machine)
-        return PromptTransfer(
-            OutgoingTransfer(address, offer, credentials, slots=slots, pages=pages)
-        )
+        return PromptTransfer(self._outgoing(to, offer))
 
     def share(self, share: ShareKV) -> None:
         """Send the first blocks of a prompt to a node that goes on from there: those that are
         cached, and perhaps none. Raises InvalidInput on a wrong address."""
-        address, digests = _address(share.to), share.digests
         if len(self._shares) >= MAX_SHARES:  # the peer computes when its lease lapses
             logger.warning("shares no KV: %d transfers are under way", MAX_SHARES)
             return
         room = SHARED_BYTES - sum(each.num_bytes for each in self._shares)
-        num_blocks = min(self._engine.pool.match(digests), room // self._format.block_bytes)
-        offer = self._offer(share.to, digests[:num_blocks])
-        slots, pages = self._memory_towards(address)
-        sharing = CacheTransfer(
-            address,
-            offer,
-            self.between_steps,
-            share.lease_seconds,
-            self._credentials.towards(share.to.machine),
-            slots,
-            pages,
-        )
+        num_cached = self._engine.pool.match(share.digests)
+        num_blocks = min(num_cached, room // self._format.block_bytes)
+        offer = self._offer(share.to, share.digests[:num_blocks])
+        opens = partial(self._outgoing, share.to, offer)
+        sharing = CacheTransfer(offer, opens, self.between_steps, share.lease_seconds)
         self._shares.add(sharing)
         sharing.when_over(lambda _: self._shares.discard(sharing))
 
@@ -120,6 +107,20 @@ class KVConnector:
         """Give up what was to be sent: the engine is gone."""
         for sharing in list(self._shares):
             sharing.end()
+
+    def _outgoing(
+        self,
+        to: HandOverTo,
+        offer: Offer,
+        when_needed: Callable[[list[Digest]], None] = lambda _: None,
+    ) -> OutgoingTransfer:
+        """Raises InvalidInput on a wrong address."""
+        address = _address(to)
+        slots, pages = self._memory_towards(address)
+        credentials = self._credentials.towards(to.machine)
+        return OutgoingTransfer(
+            address, offer, credentials, slots=slots, pages=pages, when_needed=when_needed
+        )
 
     def _memory_towards(self, address: Address) -> tuple[SharedSlots | None, DevicePages | None]:
         """Return memory of the host, and of the device, for what is sent there; None where it

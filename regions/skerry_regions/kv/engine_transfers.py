@@ -10,11 +10,8 @@ import numpy as np
 from skerry_core.device_pages import DevicePage, DevicePages
 from skerry_core.engine.worker import Errand
 from skerry_core.request import KVBlock, Output
-from skerry_regions.address import Address
 from skerry_regions.kv.frames import Digest, FirstToken, Offer, Payload
 from skerry_regions.kv.outgoing import OutgoingTransfer
-from skerry_regions.kv.shared_slots import SharedSlots
-from skerry_regions.wire.link_auth import LinkCredentials
 
 
 class PromptTransfer:
@@ -62,21 +59,18 @@ class CacheTransfer:
 
     def __init__(
         self,
-        address: Address,
         offer: Offer,
+        opens: Callable[[Callable[[list[Digest]], None]], OutgoingTransfer],
         between_steps: Callable[[Errand], None],
         lease_seconds: float,
-        credentials: LinkCredentials,
-        slots: SharedSlots | None,
-        pages: DevicePages | None,
     ) -> None:
+        """`opens` opens the transfer of what is offered, by what is called when blocks of it are
+        needed."""
         self._between_steps = between_steps
         self._loop = asyncio.get_running_loop()
         self.num_bytes = len(offer.digests) * offer.block_bytes  # at most
         self._num_missing = 0  # blocks that the peer needs and that were not copied yet
-        self._transfer = OutgoingTransfer(
-            address, offer, credentials, slots=slots, pages=pages, when_needed=self._send
-        )
+        self._transfer = opens(self._send)
         self._lease = self._loop.call_later(lease_seconds, self.end)
         self._transfer.when_over(lambda _: self._close())
 
