@@ -5,7 +5,7 @@ Everything is checked at once; the message says file, line and key of what is wr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -18,6 +18,7 @@ from skerry_regions.topology.zone_spec import (
     Mistake,
     address_mistakes,
     client_mistakes,
+    duplicates,
     setting_mistakes,
 )
 
@@ -28,18 +29,12 @@ class TopologyError(ValueError):
 
 def load_topology(path: Path) -> Topology:
     """Read and check a YAML file. Raises `TopologyError`, or `OSError` when it cannot be read."""
-    try:
-        return _checked(located_yaml.load(path, Topology))
-    except located_yaml.YamlError as error:
-        raise TopologyError(str(error)) from None
+    return _checked(lambda: located_yaml.load(path, Topology))
 
 
 def parse_topology(data: bytes, *, source: str = "topology") -> Topology:
     """Return the same from memory; `source` stands for the file in messages."""
-    try:
-        return _checked(located_yaml.parse(data, source, Topology))
-    except located_yaml.YamlError as error:
-        raise TopologyError(str(error)) from None
+    return _checked(lambda: located_yaml.parse(data, source, Topology))
 
 
 def decode_topology(data: bytes) -> Topology:
@@ -53,10 +48,14 @@ def decode_topology(data: bytes) -> Topology:
     return topology
 
 
-def _checked(document: located_yaml.Located[Topology]) -> Topology:
-    """Raises `YamlError` at the first mistake."""
-    for path, mistake in _mistakes(document.value):
-        raise document.error(path, mistake)
+def _checked(read: Callable[[], located_yaml.Located[Topology]]) -> Topology:
+    """Raises `TopologyError` at the first mistake."""
+    try:
+        document = read()
+        for path, mistake in _mistakes(document.value):
+            raise document.error(path, mistake)
+    except located_yaml.YamlError as error:
+        raise TopologyError(str(error)) from None
     return document.value
 
 
@@ -71,11 +70,11 @@ def _mistakes(topology: Topology) -> Iterator[Mistake]:
                 f"regions[{i}].iata",
                 f"airport {region.iata!r} is not in our list; give `coordinates`",
             )
-    yield from _duplicates("regions", [region.name for region in topology.regions])
-    yield from _duplicates("edges", [edge.name for edge in topology.edges])
+    yield from duplicates("regions", [region.name for region in topology.regions])
+    yield from duplicates("edges", [edge.name for edge in topology.edges])
     yield from _unknown_regions("pools", [pool.region for pool in topology.pools], regions)
     yield from _unknown_regions("edges", [edge.region for edge in topology.edges], regions)
-    yield from _duplicates("pools", [f"{p.region}/{p.name}" for p in topology.pools])
+    yield from duplicates("pools", [f"{p.region}/{p.name}" for p in topology.pools])
     yield from _duplicate_nodes(topology)
     yield from _incomplete_pools(topology)
     for i, pool in enumerate(topology.pools):
@@ -100,14 +99,6 @@ def _unknown_regions(section: str, names: list[str], regions: set[str]) -> Itera
     for i, name in enumerate(names):
         if name not in regions:
             yield f"{section}[{i}].region", f"there is no region {name!r}"
-
-
-def _duplicates(section: str, names: list[str]) -> Iterator[Mistake]:
-    seen = set()
-    for i, name in enumerate(names):
-        if name in seen:
-            yield f"{section}[{i}].name", f"{name!r} is there twice"
-        seen.add(name)
 
 
 def _duplicate_nodes(topology: Topology) -> Iterator[Mistake]:

@@ -154,10 +154,7 @@ def setting_mistakes(spec: ZoneSettings, regions: Container[str]) -> Iterator[Mi
     for where, name in named:
         if name not in regions:
             yield where, f"there is no region {name!r}"
-    shares = [each.name for each in spec.regions]
-    for i, name in enumerate(shares):
-        if name in shares[:i]:
-            yield f"regions[{i}].name", f"{name!r} is there twice"
+    yield from duplicates("regions", [each.name for each in spec.regions])
     for i, override in enumerate(spec.overrides):
         if (override.country is None) == (override.asn is None):
             yield f"overrides[{i}]", "give either `country` or `asn`"
@@ -173,6 +170,15 @@ def setting_mistakes(spec: ZoneSettings, regions: Container[str]) -> Iterator[Mi
             continue
         if network.version == 6 and network.prefixlen > 64:
             yield f"limits.exempt[{i}]", "an IPv6 network has at most 64 bits here"
+
+
+def duplicates(section: str, names: Sequence[str]) -> Iterator[Mistake]:
+    """Yield each name of a section that comes again."""
+    seen = set()
+    for i, name in enumerate(names):
+        if name in seen:
+            yield f"{section}[{i}].name", f"{name!r} is there twice"
+        seen.add(name)
 
 
 def address_mistakes(where: str, addresses: tuple[str, ...]) -> Iterator[Mistake]:

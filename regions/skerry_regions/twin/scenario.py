@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 
 from skerry_regions.models import located_yaml
 from skerry_regions.speeds import NodeSpeed
+from skerry_regions.topology.zone_spec import Mistake, duplicates
 from skerry_regions.view import Role
 
 Seconds = Annotated[float, Meta(ge=0, le=1e6)]
@@ -21,7 +22,6 @@ Positive = Annotated[float, Meta(gt=0, le=1e18)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Name = Annotated[str, Meta(min_length=1, max_length=63, pattern="^[A-Za-z0-9_.-]+$")]
 Tokens = Annotated[int, Meta(ge=1, le=1 << 24)]
-Mistake = tuple[str, str]
 
 MAX_REGIONS, MAX_NODES, MAX_EDGES = 60, 4096, 1024
 
@@ -200,8 +200,8 @@ def load_scenario(path: Path) -> Scenario:
 def mistakes(scenario: Scenario) -> Iterator[Mistake]:
     """Yield what types cannot say, in the order of the file."""
     names = set(scenario.names)
-    yield from _twice("regions", scenario.names)
-    yield from _twice("pools", [f"{pool.region}/{pool.name}" for pool in scenario.pools])
+    yield from duplicates("regions", scenario.names)
+    yield from duplicates("pools", [f"{pool.region}/{pool.name}" for pool in scenario.pools])
     if sum(region.edges for region in scenario.regions) > MAX_EDGES:
         yield "regions", f"more than {MAX_EDGES} edges"
     for i, pool in enumerate(scenario.pools):
@@ -260,9 +260,3 @@ def _failure_mistakes(
     for name in (failure.region, *(failure.partition or ())):
         if name is not None and name not in regions:
             yield where, f"there is no region {name!r}"
-
-
-def _twice(where: str, names: list[str]) -> Iterator[Mistake]:
-    for i, name in enumerate(names):
-        if name in names[:i]:
-            yield f"{where}[{i}].name", f"{name!r} is there twice"
