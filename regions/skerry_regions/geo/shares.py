@@ -67,12 +67,12 @@ def num_nearest(candidates: Candidates, client: ClientOrigin, spread: float) -> 
 def is_draining(region: str, drain: int, slot: int) -> bool:
     """Return whether clients of a slot are among the `drain` percent that a region gives away. Of a
     larger percentage they still are."""
-    return _position(region, slot) < drain * SLOTS // 100
+    return _positions(region)[slot] < drain * SLOTS // 100
 
 
 def _picked(near: Sequence[RegionCandidate], slot: int) -> RegionCandidate:
     """Divide the slots among regions in proportion to their weights."""
-    left = (_position("", slot) + 0.5) / SLOTS * sum(each.weight for each in near)
+    left = (_positions("")[slot] + 0.5) / SLOTS * sum(each.weight for each in near)
     for each in near:
         left -= each.weight
         if left < 0.0:
@@ -88,13 +88,9 @@ def _draw(candidate: RegionCandidate, slot: int) -> float:
     return -math.log((value + 1) / (MASK + 1)) / candidate.weight
 
 
-def _position(name: str, slot: int) -> int:
-    """Return where a slot stands in an order of all slots, which is another for each name."""
-    return _positions(name)[slot]
-
-
 @functools.lru_cache(maxsize=1024)
 def _positions(name: str) -> tuple[int, ...]:
+    """Return where each slot stands in an order of all slots, which is another for each name."""
     order = sorted(range(SLOTS), key=lambda slot: _hashed(name, slot))
     return tuple(order.index(slot) for slot in range(SLOTS))
 

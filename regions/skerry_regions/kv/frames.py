@@ -17,7 +17,7 @@ from msgspec import Meta, Struct, field
 from skerry_core.config import KVDtype
 from skerry_core.device_pages import FIRST_PAGE, HANDLE_BYTES, MARK_BYTES, DevicePage
 from skerry_regions.digests import DIGEST_SIZE
-from skerry_regions.kv.shared_slots import MAX_SHARED_BYTES, SharedMemory
+from skerry_regions.kv.shared_slots import MAX_SHARED_BYTES, Buffer, SharedMemory
 from skerry_regions.registry import NumericBuild
 from skerry_regions.trace_context import TraceContext
 from skerry_regions.wire.protocol import BlockName
@@ -34,7 +34,6 @@ _HEADER = struct.Struct("<4sBBHQ16sHHI16s")
 _CONTROL, _SEGMENT = 1, 2
 
 Digest = bytes
-Buffer = bytes | bytearray | memoryview
 Payload = Buffer | DevicePage
 DTYPE_BYTES: dict[KVDtype, int] = {"float16": 2, "bfloat16": 2, "float32": 4}
 

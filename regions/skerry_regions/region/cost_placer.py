@@ -62,22 +62,15 @@ class CostPlacer:
         self._directory = directory
         self._model_keys = model_keys
 
-    def place(self, submit: Submit, earlier: EarlierAttempts) -> Iterator[Route]:
-        """See `Placer.place`. Nodes that failed the request come after all others, and at the very
-        end prefill nodes decode too."""
-        return self._place(submit, earlier, None)
-
     def here(self) -> Placer:
         """Return a placer on the nodes of this edge's region alone."""
         return _PlacerHere(self)
 
-    def place_here(self, submit: Submit, earlier: EarlierAttempts) -> Iterator[Route]:
-        """Place as `place` does, in this edge's region alone."""
-        return self._place(submit, earlier, self.observations.region)
-
-    def _place(
-        self, submit: Submit, earlier: EarlierAttempts, only_region: str | None
+    def place(
+        self, submit: Submit, earlier: EarlierAttempts, only_region: str | None = None
     ) -> Iterator[Route]:
+        """See `Placer.place`. Nodes that failed the request come after all others, and at the very
+        end prefill nodes decode too. With `only_region` the request does not leave that."""
         view = self.observations.view(submit.model)
         if self._load_index is not None and self.router.wants_index(view):
             load, self._load_index = self._load_index, None
@@ -215,7 +208,11 @@ class _PlacerHere:
     """`Placer` in the edge's region."""
 
     def __init__(self, placer: CostPlacer) -> None:
-        self.place = placer.place_here
+        self._placer = placer
+
+    def place(self, submit: Submit, earlier: EarlierAttempts) -> Iterator[Route]:
+        """See `Placer.place`."""
+        return self._placer.place(submit, earlier, self._placer.observations.region)
 
 
 class _BookedRoute:

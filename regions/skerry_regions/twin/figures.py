@@ -11,6 +11,7 @@ from msgspec import Struct
 from skerry_regions.routing.fast.compiled import Floats
 from skerry_regions.twin.kernel import state
 from skerry_regions.twin.run import TwinRun
+from skerry_regions.twin.scaling import itl_quantile
 
 HOUR = 3600.0
 T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)  # Student's t, by values - 2
@@ -55,6 +56,7 @@ def figures(run: TwinRun) -> Figures:
     paid = run.scaling.seconds
     cost = float((paid * prices).sum() / HOUR + crossed.sum())
     output = float(built.workload.outputs[done].sum())
+    itl = np.asarray(world.regions.itl).sum(axis=0)
     hit = float(np.nansum(requests.hit[done]))
     return Figures(
         requests=len(requests.phase),
@@ -63,7 +65,7 @@ def figures(run: TwinRun) -> Figures:
         ttft_p95=_quantile(first, 0.95), ttft_p99=_quantile(first, 0.99),
         e2e_mean=_mean(end), e2e_p50=_quantile(end, 0.5),
         e2e_p95=_quantile(end, 0.95), e2e_p99=_quantile(end, 0.99),
-        itl_p50=_step(world.regions.itl, 0.5), itl_p99=_step(world.regions.itl, 0.99),
+        itl_p50=itl_quantile(itl, 0.5) or 0.0, itl_p99=itl_quantile(itl, 0.99) or 0.0,
         hit_share=hit / max(float(built.workload.prompts[done].sum()), 1.0),
         split_share=int(numbers[state.NUM_SPLIT]) / max(len(requests.phase), 1),
         crossed_share=float((served != came).mean()) if len(served) else 0.0,
@@ -94,12 +96,3 @@ def _quantile(ascending: Floats, share: float) -> float:
     if not len(ascending):
         return 0.0
     return float(ascending[min(int(share * len(ascending)), len(ascending) - 1)])
-
-
-def _step(itl: Floats, share: float) -> float:
-    """Return a quantile of seconds between tokens, within 5 %."""
-    counts = np.asarray(itl).sum(axis=0)
-    if not counts.sum():
-        return 0.0
-    bucket = int(np.searchsorted(np.cumsum(counts), share * counts.sum()))
-    return float(state.ITL_LEAST * state.ITL_RATIO**bucket)

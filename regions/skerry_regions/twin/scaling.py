@@ -151,10 +151,16 @@ class Scaling:
         counts = self._built.world.regions.itl[region]
         fresh = counts - self._itl_before.get(key, 0.0)
         self._itl_before[key] = counts.copy()
-        if fresh.sum() <= 0:
-            return None
-        bucket = int(np.searchsorted(np.cumsum(fresh), 0.95 * fresh.sum()))
-        return state.ITL_LEAST * state.ITL_RATIO**bucket
+        return itl_quantile(fresh, 0.95)
+
+
+def itl_quantile(counts: Floats, share: float) -> float | None:
+    """Return a quantile of seconds between tokens, within 5 %, by counts in `Regions.itl`'s
+    buckets; None of nothing."""
+    if counts.sum() <= 0:
+        return None
+    bucket = int(np.searchsorted(np.cumsum(counts), share * counts.sum()))
+    return state.ITL_LEAST * state.ITL_RATIO**bucket
 
 
 def _spec(pool: SimulatedPool) -> PoolSpec:
