@@ -82,27 +82,19 @@ class Costs:
     def pair(self, prefill: PrefillSide, decode: DecodeSide) -> Pair:
         """Return both together. The caller has checked that KV may go from one to the other."""
         if prefill.node.id == decode.node.id:
-            return Pair(
-                prefill=prefill,
-                decode=decode,
-                handover=0.0,
-                lag=0.0,
-                stall=0.0,
-                evict=0.0,
-                builds_before=self.demand.numeric_builds,
-            )
+            return Pair(prefill, decode, self.demand.numeric_builds)
         missing = self.demand.prompt_tokens - decode.cached_tokens
         handover = self._handover(prefill, decode, missing)
         lag = decode.node.handover_lag
         arrives = prefill.queue + prefill.fetching + prefill.compute + handover + lag
         return Pair(
-            prefill=prefill,
-            decode=decode,
+            prefill,
+            decode,
+            self.demand.numeric_builds,
             handover=handover,
             lag=lag,
             stall=self._config.decode_weight * max(0.0, decode.backlog - arrives),
             evict=self._evicted(decode.node, missing) if decode.node.offers_prefill else 0.0,
-            builds_before=self.demand.numeric_builds,
         )
 
     def least_handover(

@@ -63,15 +63,15 @@ class DecodeSide(Struct):
 
 
 class Pair(Struct):
-    """Both sides, and what lies between them."""
+    """Both sides, and what lies between them where they are two nodes."""
 
     prefill: PrefillSide
     decode: DecodeSide
-    handover: float
-    lag: float
-    stall: float  # of this request on the decode node, if that is another
-    evict: float  # likewise
     builds_before: frozenset[str]  # that made the output so far
+    handover: float = 0.0
+    lag: float = 0.0
+    stall: float = 0.0  # of this request on the decode node
+    evict: float = 0.0  # likewise
 
     @property
     def same_build(self) -> bool:
