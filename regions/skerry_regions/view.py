@@ -44,7 +44,6 @@ class NodeState(Struct, frozen=True, kw_only=True):
     kv_bytes_per_token: float
     cache_tokens: int | None = None  # blocks beyond this many tokens displace others; None: no end
     speed: NodeSpeed
-    incarnation: int = 0  # grows each time the node starts
     load: NodeLoad = NodeLoad()
     observed_at: float = 0.0  # when `load` arrived here, seconds of the router's clock
     file_bandwidth: float = 0.0  # bytes per second of the file tier; 0: none

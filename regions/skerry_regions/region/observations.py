@@ -156,7 +156,6 @@ class Observations:
                 kv_bytes_per_token=member.kv_bytes_per_token,
                 cache_tokens=member.cache_tokens or None,
                 speed=self.speeds.speed(member.id),
-                incarnation=member.incarnation,
                 load=load,
                 observed_at=observed_at,
                 file_bandwidth=file_bandwidth,

@@ -72,7 +72,6 @@ class RegionSummary(Struct, frozen=True, kw_only=True):
             kv_bytes_per_token=0.0,
             cache_tokens=self.cache_room,  # of what is stored we know only that it is not room
             speed=speed,
-            incarnation=self.incarnation,
             load=NodeLoad(
                 prefill_pairs=self.residual[0] / speed.per_pair,
                 streams=self.streams,
