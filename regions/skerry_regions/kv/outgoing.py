@@ -65,7 +65,6 @@ class OutgoingTransfer:
         self._sender = TransferSender(offer)
         self._transport: asyncio.Transport | None = None
         self._lost = asyncio.Event()
-        self._over = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name=f"KV transfer {offer.transfer}")
         self._task.add_done_callback(lambda _: self._end())
 
@@ -126,7 +125,7 @@ class OutgoingTransfer:
                 await self._lost.wait()
             except (OSError, TimeoutError):
                 pass
-            if self._over.is_set():
+            if self._sender.outcome is not None:
                 return
             await asyncio.sleep(RECONNECT_PAUSE)
 
@@ -147,7 +146,6 @@ class OutgoingTransfer:
             when_needed, self._when_needed = self._when_needed, None
             when_needed(self._sender.needed)
         if self._sender.outcome is not None:
-            self._over.set()
             self._drop()
         else:
             self._flush()
