@@ -59,7 +59,7 @@ class KVConnector:
         self._credentials = credentials
         self._adoption = Adoption(engine, between_steps)
         self._format = engine.runner.kv_format
-        self._shares: set[CacheTransfer] = set()
+        self.shares: set[CacheTransfer] = set()  # under way
         receiver = TransferReceiver(
             numeric_build=engine.runner.numeric_build,
             block_elements=int(np.prod(self._format.shape)),
@@ -86,26 +86,21 @@ class KVConnector:
     def share(self, share: ShareKV) -> None:
         """Send the first blocks of a prompt to a node that goes on from there: those that are
         cached, and perhaps none. Raises InvalidInput on a wrong address."""
-        if len(self._shares) >= MAX_SHARES:  # the peer computes when its lease lapses
+        if len(self.shares) >= MAX_SHARES:  # the peer computes when its lease lapses
             logger.warning("shares no KV: %d transfers are under way", MAX_SHARES)
             return
-        room = SHARED_BYTES - sum(each.num_bytes for each in self._shares)
+        room = SHARED_BYTES - sum(each.num_bytes for each in self.shares)
         num_cached = self._engine.pool.match(share.digests)
         num_blocks = min(num_cached, room // self._format.block_bytes)
         offer = self._offer(share.to, share.digests[:num_blocks])
         opens = partial(self._outgoing, share.to, offer)
         sharing = CacheTransfer(offer, opens, self.between_steps, share.lease_seconds)
-        self._shares.add(sharing)
-        sharing.when_over(lambda _: self._shares.discard(sharing))
-
-    @property
-    def num_shares(self) -> int:
-        """Return shares under way."""
-        return len(self._shares)
+        self.shares.add(sharing)
+        sharing.when_over(lambda _: self.shares.discard(sharing))
 
     def end_shares(self) -> None:
         """Give up what was to be sent: the engine is gone."""
-        for sharing in list(self._shares):
+        for sharing in list(self.shares):
             sharing.end()
 
     def _outgoing(

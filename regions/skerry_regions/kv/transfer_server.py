@@ -62,16 +62,16 @@ class TransferServer:
         pages: Callable[[], DevicePages | None] = lambda: None,
     ) -> None:
         """`pages` returns one's own, once a sender has any."""
-        self._receiver = receiver
+        self.receiver = receiver
         self._held = held
         self._pages = pages
         self._loop = asyncio.get_running_loop()
-        self._expected: dict[int, asyncio.Future[Arrived | None]] = {}
+        self.expected: dict[int, asyncio.Future[Arrived | None]] = {}
         self._leases: dict[int, asyncio.TimerHandle] = {}
         self._takers: dict[int, Take] = {}
         self._links: set[_IncomingLink] = set()
         self._carriers: dict[int, _IncomingLink] = {}  # the newest connection of each transfer
-        self._early: dict[int, tuple[Offer, _IncomingLink]] = {}  # offers that none expects yet
+        self.early: dict[int, tuple[Offer, _IncomingLink]] = {}  # offers that none expects yet
         self._server: link_auth.LinkListener | None = None
         self._is_local = False  # senders are processes of this host
 
@@ -84,19 +84,6 @@ class TransferServer:
         )
         self._is_local = bool(bound.path)
         return bound
-
-    @property
-    def num_expected(self) -> int:
-        return len(self._expected)
-
-    @property
-    def num_early(self) -> int:
-        """Return offers that wait for their request."""
-        return len(self._early)
-
-    @property
-    def staged_bytes(self) -> int:
-        return self._receiver.staged_bytes
 
     def expect(
         self,
@@ -111,16 +98,16 @@ class TransferServer:
 
         Cancelling the future ends the lease. Raises TransferError on one that is expected already.
         """
-        if transfer in self._expected:
+        if transfer in self.expected:
             raise TransferError(f"KV transfer {transfer} is expected already")
         future: asyncio.Future[Arrived | None] = self._loop.create_future()
-        self._receiver.reserve(transfer, token, any_build=any_build)
-        self._expected[transfer] = future
+        self.receiver.reserve(transfer, token, any_build=any_build)
+        self.expected[transfer] = future
         if take is not None:
             self._takers[transfer] = take
         self._leases[transfer] = self._loop.call_later(lease_seconds, self._settle, transfer, None)
         future.add_done_callback(lambda _: self._settle(transfer, None))
-        if (early := self._early.pop(transfer, None)) is not None:
+        if (early := self.early.pop(transfer, None)) is not None:
             offer, link = early
             link.send(self._answers(offer, link))
         return future
@@ -130,7 +117,7 @@ class TransferServer:
             self._server.close()
         for link in list(self._links):
             link.drop()
-        for transfer in list(self._expected):
+        for transfer in list(self.expected):
             self._settle(transfer, None)
         await asyncio.sleep(0)
 
@@ -143,7 +130,7 @@ class TransferServer:
         if isinstance(frame, Offer) and self._hold(frame, link):
             return []
         if isinstance(frame, TransferRefused):
-            self._early.pop(frame.transfer, None)
+            self.early.pop(frame.transfer, None)
         return self._answers(frame, link)
 
     def _answers(self, frame: Frame | Copied, link: _IncomingLink) -> list[Control]:
@@ -151,7 +138,7 @@ class TransferServer:
         if isinstance(frame, Offer) and self._is_own_build(frame):
             held = self._held(frame.digests)  # a copy of another build has another name here
         answers: list[Control] = []
-        for answer in self._receiver.receive(frame, held):
+        for answer in self.receiver.receive(frame, held):
             if isinstance(frame, Offer) and isinstance(answer, Need):
                 answers.append(self._with_memory(answer, frame, link) if self._is_local else answer)
             elif isinstance(answer, Arrived):
@@ -168,14 +155,14 @@ class TransferServer:
                 answers.append(answer)
                 if isinstance(answer, Ack):
                     self._offer_to_taker(answer)
-        if not self._receiver.is_reserved(frame.transfer):
+        if not self.receiver.is_reserved(frame.transfer):
             self._settle(frame.transfer, None)
         elif isinstance(frame, Offer):
             self._carriers[frame.transfer] = link
         return answers
 
     def _is_own_build(self, offer: Offer) -> bool:
-        return offer.numeric_build == self._receiver.numeric_build
+        return offer.numeric_build == self.receiver.numeric_build
 
     def _with_memory(self, need: Need, offer: Offer, link: _IncomingLink) -> Need:
         """Say which memory of the sender's can be read here. KV of another build is converted on
@@ -187,34 +174,34 @@ class TransferServer:
 
     def _offer_to_taker(self, ack: Ack) -> None:
         take = self._takers.get(ack.transfer)
-        staged = self._receiver.staged(ack.transfer, ack.digest)
+        staged = self.receiver.staged(ack.transfer, ack.digest)
         if take is not None and staged is not None:
             offer, data, checksum = staged
-            taken = functools.partial(self._receiver.take, ack.transfer, ack.digest)
+            taken = functools.partial(self.receiver.take, ack.transfer, ack.digest)
             take(offer, ack.digest, data, checksum, taken)
 
     def _hold(self, offer: Offer, link: _IncomingLink) -> bool:
         """Keep an offer for a moment, if none expects it yet and there are not too many."""
-        if self._receiver.is_reserved(offer.transfer) or len(self._early) >= MAX_EARLY:
+        if self.receiver.is_reserved(offer.transfer) or len(self.early) >= MAX_EARLY:
             return False
-        self._early[offer.transfer] = early = offer, link
+        self.early[offer.transfer] = early = offer, link
         self._loop.call_later(EARLY_SECONDS, self._refuse_early, early)
         return True
 
     def _refuse_early(self, early: tuple[Offer, _IncomingLink]) -> None:
         offer, link = early
-        if self._early.get(offer.transfer) is early:
-            del self._early[offer.transfer]
+        if self.early.get(offer.transfer) is early:
+            del self.early[offer.transfer]
             link.send(self._answers(offer, link))
 
     def _settle(self, transfer: int, arrived: Arrived | None) -> None:
         """End a lease, one way or the other; its staging is free, or the caller's."""
-        self._receiver.release(transfer)
+        self.receiver.release(transfer)
         self._carriers.pop(transfer, None)
         self._takers.pop(transfer, None)
         if (lease := self._leases.pop(transfer, None)) is not None:
             lease.cancel()
-        future = self._expected.pop(transfer, None)
+        future = self.expected.pop(transfer, None)
         if future is not None and not future.done():
             future.set_result(arrived)
 
@@ -224,7 +211,7 @@ class TransferServer:
     def discard(self, link: _IncomingLink) -> None:
         """Discard a connection that is lost: its senders come back soon, or never."""
         self._links.discard(link)
-        self._early = {id_: held for id_, held in self._early.items() if held[1] is not link}
+        self.early = {id_: held for id_, held in self.early.items() if held[1] is not link}
         for transfer, carrier in self._carriers.items():
             if carrier is link:
                 self._loop.call_later(RETURN_SECONDS, self._give_up, transfer, link)

@@ -88,7 +88,7 @@ async def platform(path: Path, *, holder_dtype: KVDtype = "float16") -> AsyncGen
         await made.warm(HOLDER)
         yield made
         connectors = [node.node.connector(model) for node in nodes for model in node.node.models]
-        await until(lambda: all(connector.num_shares == 0 for connector in connectors))
+        await until(lambda: all(not connector.shares for connector in connectors))
         await until(lambda: all(node.engine.pool.num_used == 0 for node in nodes))
-        assert all(connector.incoming.num_expected == 0 for connector in connectors)
-        assert all(connector.incoming.staged_bytes == 0 for connector in connectors)
+        assert not any(connector.incoming.expected for connector in connectors)
+        assert all(connector.incoming.receiver.staged_bytes == 0 for connector in connectors)

@@ -31,12 +31,12 @@ async def test_an_offer_may_come_before_the_request_it_is_for(tmp_path: Path) ->
     for i in range(COUNT):
         sending.seal(digest(i), block(i))
     sending.finish(MADE)
-    await until(lambda: to.num_early == 1)
+    await until(lambda: len(to.early) == 1)
     arrived = await to.expect(1, TOKEN, lease_seconds=60)
     assert isinstance(arrived, Arrived)
     assert len(arrived.blocks) == COUNT
     assert await sending.outcome() == Committed(1)
-    assert to.num_early == 0
+    assert not to.early
     await to.close()
 
 
@@ -48,14 +48,14 @@ async def test_an_offer_that_nobody_asks_for_is_not_kept(
     to = server()
     bound = await to.listen(Address(path=str(tmp_path / "kv.sock")))
     sending = OutgoingTransfer(bound, offer())
-    await until(lambda: to.num_early == 1)
+    await until(lambda: len(to.early) == 1)
     if end == "in time":
         refusal = await sending.outcome()
         assert isinstance(refusal, TransferRefused)
         assert "no such transfer" in refusal.reason
     else:
         sending.cancel()
-    await until(lambda: to.num_early == 0)
+    await until(lambda: not to.early)
     await to.close()
 
 
@@ -88,7 +88,7 @@ async def test_blocks_can_be_taken_before_the_others_are_here(tmp_path: Path) ->
     for i in range(COUNT - 1):
         sending.seal(digest(i), block(i), 2**64 - 1 if i == 1 else None)
     await until(lambda: len(seen) == COUNT - 1)
-    assert to.staged_bytes == BLOCK
+    assert to.receiver.staged_bytes == BLOCK
     sending.seal(digest(COUNT - 1), block(COUNT - 1))
     sending.finish(MADE)
     arrived = await arriving

@@ -40,7 +40,7 @@ async def test_every_chunk_travels_while_the_next_is_computed(
         connector = decode.node.connector(asked.model)
         num_blocks = steps_done * CHUNK // BLOCK_SIZE
         await until(lambda: decode.engine.pool.num_cached == num_blocks)
-        await until(lambda: connector.incoming.staged_bytes == 0)
+        await until(lambda: connector.incoming.receiver.staged_bytes == 0)
         assert prefill.gate.tokens == [CHUNK] * steps_done
         prefill.gate.open.set()
         ids, _, _ = await read(stream)

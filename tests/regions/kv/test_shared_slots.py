@@ -168,7 +168,7 @@ async def test_memory_that_another_host_names_is_not_opened() -> None:
     sending = OutgoingTransfer(bound, offer(), KEY)
     sending._sender.offer = named  # what no sender of ours says over TCP
     sending.seal(digest(0), block(0))
-    while not to.staged_bytes:  # noqa: ASYNC110  (nobody is told of it)
+    while not to.receiver.staged_bytes:  # noqa: ASYNC110  (nobody is told of it)
         await asyncio.sleep(0)
     (link,) = to._links
     assert not link.memory.open(None)

@@ -33,7 +33,7 @@ async def test_a_transfer_that_is_expected_is_not_expected_again() -> None:
     arriving = to.expect(1, TOKEN, lease_seconds=60)
     with pytest.raises(TransferError, match="KV transfer 1 is expected already"):
         to.expect(1, b"another token 32 bytes", lease_seconds=60)
-    assert to.num_expected == 1
+    assert len(to.expected) == 1
     assert not arriving.done()
     await to.close()
 
@@ -58,7 +58,7 @@ async def test_blocks_arrive_with_the_first_token(tmp_path: Path, address: str) 
     ]
     assert (arrived.first_token, arrived.tail_tokens) == (MADE, 3)
     assert await sending.outcome() == Committed(1)
-    assert (to.staged_bytes, to.num_expected) == (0, 0)
+    assert (to.receiver.staged_bytes, len(to.expected)) == (0, 0)
     await to.close()
 
 
@@ -118,7 +118,7 @@ async def test_a_lapsed_lease_gives_none_and_frees_the_staging(tmp_path: Path) -
     sending = OutgoingTransfer(bound, offer())
     sending.seal(digest(0), block(0))
     assert await arriving is None
-    assert to.staged_bytes == 0
+    assert to.receiver.staged_bytes == 0
     sending.finish(MADE)
     sending.cancel()
     await to.close()
@@ -133,7 +133,7 @@ async def test_a_wrong_token_is_refused_and_the_lease_goes_on(tmp_path: Path) ->
     assert not arriving.done()
     arriving.cancel()
     await asyncio.sleep(0)
-    assert to.num_expected == 0
+    assert not to.expected
     await to.close()
 
 
@@ -143,7 +143,7 @@ async def test_nobody_there_is_a_refusal(tmp_path: Path) -> None:
 
 
 async def until_staged(to: TransferServer) -> None:
-    while not to.staged_bytes:  # noqa: ASYNC110  (nobody is told of it)
+    while not to.receiver.staged_bytes:  # noqa: ASYNC110  (nobody is told of it)
         await asyncio.sleep(0)
 
 
@@ -156,7 +156,7 @@ async def test_a_sender_that_gives_up_ends_the_wait(tmp_path: Path) -> None:
     await until_staged(to)
     sending.cancel()
     assert await arriving is None
-    assert (to.staged_bytes, to.num_expected) == (0, 0)
+    assert (to.receiver.staged_bytes, len(to.expected)) == (0, 0)
     await to.close()
 
 

@@ -164,7 +164,7 @@ async def test_the_prefill_node_dies_before_the_first_token(tmp_path: Path) -> N
         stream = await p.region().generate(submit())
         await p.nodes[PREFILL].server.drain(0.0)
         assert (await read(stream))[0] == greedy_oracle(40)
-        assert p.nodes[DECODE].node.connector(MODEL).incoming.num_expected == 0
+        assert not p.nodes[DECODE].node.connector(MODEL).incoming.expected
 
 
 async def test_the_prefill_node_dies_after_the_hand_over(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ async def test_a_draining_node_gives_back_who_waits_for_kv(tmp_path: Path) -> No
         ids, _ = await after_tokens(stream, 1)
         await p.nodes[DECODE].server.drain(0.0)
         assert (await read(stream, ids))[0] == greedy_oracle(40)
-        await until(lambda: p.nodes[DECODE].node.connector(MODEL).incoming.num_expected == 0)
+        await until(lambda: not p.nodes[DECODE].node.connector(MODEL).incoming.expected)
 
 
 async def test_a_draining_prefill_node_hands_over_first(tmp_path: Path) -> None:
@@ -257,8 +257,8 @@ async def test_a_client_that_leaves_frees_both_sides(tmp_path: Path, when: str) 
             if not isinstance(event, Tokens):
                 assert event.finish_reason == "cancelled"
         await until(p.pools_are_whole)
-        assert p.nodes[DECODE].node.connector(MODEL).incoming.num_expected == 0
-        assert p.nodes[DECODE].node.connector(MODEL).incoming.staged_bytes == 0
+        assert not p.nodes[DECODE].node.connector(MODEL).incoming.expected
+        assert p.nodes[DECODE].node.connector(MODEL).incoming.receiver.staged_bytes == 0
 
 
 async def test_many_streams_at_once(tmp_path: Path) -> None:

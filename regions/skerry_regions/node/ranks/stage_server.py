@@ -34,14 +34,9 @@ class StageServer:
         """`command` is the command line of a rank, by the descriptor of its connection."""
         self._command = command
         self._most = most
-        self._ranks = dict[int, subprocess.Popen[bytes]]()  # by pid
+        self.ranks = dict[int, subprocess.Popen[bytes]]()  # that are served now, by pid
         self._threads = set[threading.Thread]()
         self._listener: LinkListener | None = None
-
-    @property
-    def pids(self) -> list[int]:
-        """Return the processes of ranks that are served now."""
-        return list(self._ranks)
 
     async def listen(self, address: Address, credentials: LinkCredentials) -> Address:
         """Serve until `close`; return where. Raises OSError, of which LinkRefused is one, and
@@ -55,7 +50,7 @@ class StageServer:
         """End all ranks: the engines of their nodes stop."""
         if self._listener is not None:
             self._listener.close()
-        for process in self._ranks.values():
+        for process in self.ranks.values():
             process.kill()
         for thread in list(self._threads):
             await asyncio.to_thread(thread.join)
@@ -65,7 +60,7 @@ class StageServer:
         connected = transport.get_extra_info("socket")
         if connected is None or transport.is_closing():
             return
-        if len(self._ranks) >= self._most:
+        if len(self.ranks) >= self._most:
             if not again:
                 look = functools.partial(self._arrived, transport, again=True)
                 asyncio.get_running_loop().call_later(ROOM_SECONDS, look)
@@ -89,7 +84,7 @@ class StageServer:
             return
         peer = transport.get_extra_info("peername")
         logger.info("a rank for %s runs as process %d", peer[0] if peer else "?", process.pid)
-        self._ranks[process.pid] = process
+        self.ranks[process.pid] = process
         forget = from_threads(lambda: self._forget(process.pid, attending))
         attending = threading.Thread(target=_attend, args=(process, connection, forget))
         self._threads.add(attending)
@@ -98,7 +93,7 @@ class StageServer:
         transport.close()  # nothing more is read here: what comes is the rank's
 
     def _forget(self, pid: int, attending: threading.Thread) -> None:
-        self._ranks.pop(pid, None)
+        self.ranks.pop(pid, None)
         self._threads.discard(attending)
 
 

@@ -114,13 +114,13 @@ def test_a_model_over_two_machines_answers_as_on_one(
     with caplog.at_level(logging.INFO, "skerry_core"):
         divided = opened(home, credentials, at)
     assert "rank 0 sends such a step on in 0." in caplog.text
-    assert len(server.pids) == 1
+    assert len(server.ranks) == 1
     assert divided.runner.numeric_build == whole.runner.numeric_build
     with pytest.raises(ConfigError, match="does not start: 1 ranks are served there"):
         opened(home, credentials, at)
     assert answers_of(divided, requests) == expected
     divided.runner.close()
-    wait_until(lambda: not server.pids)
+    wait_until(lambda: not server.ranks)
 
 
 @pytest.mark.slow
@@ -134,10 +134,10 @@ def test_a_rank_elsewhere_has_the_next_one_started(tmp_path: Path) -> None:
     with serving(mine, stage_command(home), most=2) as (server, at):
         for stages in ((), (f"{at.host}:{at.port}",) * 2):
             engine = opened(home, mine, *stages)
-            assert len(server.pids) == len(stages)
+            assert len(server.ranks) == len(stages)
             answers.append(answers_of(engine, requests))
             engine.runner.close()
-        wait_until(lambda: not server.pids)
+        wait_until(lambda: not server.ranks)
     assert answers[0] == answers[1]
 
 
@@ -157,12 +157,12 @@ def test_a_rank_elsewhere_that_dies_or_is_stopped_is_lost(
     lost = queue.Queue[RankLost]()
     ranks.when_lost(lost.put)
     channel = ranks.start(setup(home))
-    (pid,) = server.pids
+    (pid,) = server.ranks
     os.kill(pid, signal_)
     why = "nothing came for 2 seconds" if signal_ == signal.SIGSTOP else "the connection has ended"
     assert str(lost.get(timeout=60)) == f"rank 1 at {at} is lost: {why}"
     channel.close()
-    wait_until(lambda: not server.pids)
+    wait_until(lambda: not server.ranks)
     assert not Path(f"/proc/{pid}").exists()
     opened(home, credentials, at).runner.close()
 
@@ -189,11 +189,11 @@ def test_a_rank_elsewhere_ends_with_its_node(home: Path, machine: tuple[StageSer
     )  # fmt: skip
     assert node.stdout is not None
     assert node.stdout.readline() == "paced\n"
-    assert len(server.pids) == 1
+    assert len(server.ranks) == 1
     node.kill()
     node.wait()
     node.stdout.close()
-    wait_until(lambda: not server.pids)
+    wait_until(lambda: not server.ranks)
 
 
 # --- who is refused ------------------------------------------------------------------------------
