@@ -48,21 +48,12 @@ class Connection(Generic[MessageT, StreamT]):
     def __init__(self, hello: Hello, peer_messages: Any) -> None:
         self._decoder: FrameDecoder[MessageT] = FrameDecoder(peer_messages)
         self._hello = hello
-        self._agreement: Agreement | None = None
-        self._peer: Hello | None = None
+        self.agreement: Agreement | None = None  # in force; None before the peer's `Hello`
+        self.peer: Hello | None = None
         self._streams: dict[int, StreamT] = {}
-        self._last_stream = 0
+        self.last_stream = 0  # that was opened
         self._outbox: list[bytes] = [encode(hello)]
         self._error: ProtocolError | None = None
-
-    @property
-    def agreement(self) -> Agreement | None:
-        """Return the terms in force; None before the peer's `Hello`."""
-        return self._agreement
-
-    @property
-    def peer(self) -> Hello | None:
-        return self._peer
 
     @property
     def open_streams(self) -> tuple[int, ...]:
@@ -86,7 +77,7 @@ class Connection(Generic[MessageT, StreamT]):
             for message in self._decoder.feed(data):
                 if isinstance(message, Hello):
                     self._greet(message)
-                elif self._agreement is None:
+                elif self.agreement is None:
                     raise self._fault(f"{type(message).__name__} before Hello")
                 yield message
         except ProtocolError as error:
@@ -94,17 +85,17 @@ class Connection(Generic[MessageT, StreamT]):
             raise
 
     def _greet(self, hello: Hello) -> None:
-        if self._agreement is not None:
+        if self.agreement is not None:
             raise self._fault("a second Hello")
         terms = agree(self._hello, hello)
         if isinstance(terms, str):
             raise self._fault(terms)
-        self._peer, self._agreement = hello, terms
+        self.peer, self.agreement = hello, terms
 
     def _terms(self) -> Agreement:
-        if self._agreement is None:
+        if self.agreement is None:
             raise RuntimeError("the peer has not said Hello yet")
-        return self._agreement
+        return self.agreement
 
     def _fault(self, what: str) -> ProtocolError:
         self._error = ProtocolError(what, self._decoder.frame_offset)

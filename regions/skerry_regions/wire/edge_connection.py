@@ -56,12 +56,7 @@ class EdgeConnection(Connection[NodeMessage, _EdgeStream]):
         """`last_stream` was that of the connection before: what is said of its streams is said of
         none of ours."""
         super().__init__(hello, NodeMessage)
-        self._last_stream = last_stream if last_stream <= MAX_STREAM_ID // 2 else 0
-
-    @property
-    def last_stream(self) -> int:
-        """Return the number of the stream that was opened last."""
-        return self._last_stream
+        self.last_stream = last_stream if last_stream <= MAX_STREAM_ID // 2 else 0
 
     def submit(self, submit: Submit | Embed) -> int:
         """Open a stream and return its number; `submit.stream` is replaced by it.
@@ -87,11 +82,11 @@ class EdgeConnection(Connection[NodeMessage, _EdgeStream]):
 
     def _open(self, message: Submit | Embed | EdgeCall, kind: Kind, next_index: int = 0) -> int:
         terms = self._terms()
-        if len(self._streams) >= terms.max_streams or self._last_stream >= MAX_STREAM_ID:
+        if len(self._streams) >= terms.max_streams or self.last_stream >= MAX_STREAM_ID:
             raise Overloaded(f"all {terms.max_streams} streams to this node are taken")
-        stream = self._last_stream + 1
+        stream = self.last_stream + 1
         self._send(msgspec.structs.replace(message, stream=stream))
-        self._last_stream = stream
+        self.last_stream = stream
         self._streams[stream] = _EdgeStream(next_index, terms.window, kind=kind)
         return stream
 
@@ -144,7 +139,7 @@ class EdgeConnection(Connection[NodeMessage, _EdgeStream]):
         """Check an event against its stream; return False when none waits for it any more."""
         stream = self._streams.get(event.stream)
         if stream is None:
-            past = "after the end of" if event.stream <= self._last_stream else "for the unopened"
+            past = "after the end of" if event.stream <= self.last_stream else "for the unopened"
             raise self._fault(f"{type(event).__name__} {past} stream {event.stream}")
         if not isinstance(event, EVENTS[stream.kind]):
             raise self._fault(f"{type(event).__name__} does not belong on stream {event.stream}")

@@ -59,12 +59,7 @@ class FrameDecoder(Generic[MessageT]):
         self._decoder = msgspec.msgpack.Decoder(messages)
         self._buffer = bytearray()
         self._offset = 0  # of the buffer's first byte in the stream
-        self._frame_offset = 0
-
-    @property
-    def frame_offset(self) -> int:
-        """Return the position in the stream of the frame that was decoded last."""
-        return self._frame_offset
+        self.frame_offset = 0  # in the stream, of the frame that was decoded last
 
     @property
     def buffered(self) -> int:
@@ -85,7 +80,7 @@ class FrameDecoder(Generic[MessageT]):
         try:
             while (end := self._frame_end(start)) is not None:
                 frame = self._buffer[start + HEADER_BYTES : end]
-                self._frame_offset = self._offset + start
+                self.frame_offset = self._offset + start
                 start = end
                 yield self._decode(frame)
         finally:
@@ -98,9 +93,9 @@ class FrameDecoder(Generic[MessageT]):
             return None
         size = int.from_bytes(self._buffer[start : start + HEADER_BYTES], "big")
         if size > MAX_FRAME:  # corrupt or hostile: do not wait for it
-            self._frame_offset = self._offset + start
+            self.frame_offset = self._offset + start
             raise ProtocolError(
-                f"a frame of {size} bytes; the limit is {MAX_FRAME}", self._frame_offset
+                f"a frame of {size} bytes; the limit is {MAX_FRAME}", self.frame_offset
             )
         end = start + HEADER_BYTES + size
         return end if end <= len(self._buffer) else None
@@ -109,4 +104,4 @@ class FrameDecoder(Generic[MessageT]):
         try:
             return cast(MessageT, self._decoder.decode(frame))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ProtocolError(f"not a message: {error}", self._frame_offset) from None
+            raise ProtocolError(f"not a message: {error}", self.frame_offset) from None

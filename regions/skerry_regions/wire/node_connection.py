@@ -146,12 +146,12 @@ class NodeConnection(Connection[EdgeMessage, _NodeStream]):
         self._send(Pong(nonce=nonce, engines=engines))
 
     def _open(self, submit: Submit | Embed | EdgeCall) -> None:
-        if submit.stream <= self._last_stream:
-            raise self._fault(f"stream {submit.stream} opened after stream {self._last_stream}")
+        if submit.stream <= self.last_stream:
+            raise self._fault(f"stream {submit.stream} opened after stream {self.last_stream}")
         terms = self._terms()
         if len(self._streams) >= terms.max_streams:
             raise self._fault(f"more than {terms.max_streams} streams")
-        self._last_stream = submit.stream
+        self.last_stream = submit.stream
         is_call = isinstance(submit, EdgeCall)
         self._streams[submit.stream] = _NodeStream(terms.window, is_call)
 
@@ -179,7 +179,7 @@ class NodeConnection(Connection[EdgeMessage, _NodeStream]):
         return not stream.ended
 
     def _check_opened(self, message: Abort | Credit) -> None:
-        if message.stream > self._last_stream:
+        if message.stream > self.last_stream:
             name = type(message).__name__
             raise self._fault(f"{name} for stream {message.stream}, which was never opened")
 
