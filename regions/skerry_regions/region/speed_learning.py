@@ -32,7 +32,7 @@ class CurveLearner:
 
     def __init__(self, prior: NodeSpeed) -> None:
         self._log = [math.log(max(value, 1e-30)) for value in prior.coefficients]
-        self._speed = prior
+        self.speed = prior  # the curve as learned so far
         self._prior_variance = self.COMMON_VARIANCE + self.OWN_VARIANCE
         size = range(len(self._log))
         self._covariance = [
@@ -60,13 +60,9 @@ class CurveLearner:
         shares = [part / predicted for part in parts]
         self._update(shares, max(-limit, min(limit, error)))
 
-    def speed(self) -> NodeSpeed:
-        """Return the curve as learned so far."""
-        return self._speed
-
     def _parts(self, sample: StepSample) -> list[float]:
         """Return seconds of `sample` by coefficient."""
-        pairs = zip(self._speed.coefficients, sample.features(), strict=True)
+        pairs = zip(self.speed.coefficients, sample.features(), strict=True)
         return [coefficient * feature for coefficient, feature in pairs]
 
     def _update(self, gradient: Sequence[float], error: float) -> None:
@@ -86,7 +82,7 @@ class CurveLearner:
         for i in size:
             for j in size:
                 self._covariance[i][j] *= roots[i] * roots[j]
-        self._speed = self._speed.with_coefficients(map(math.exp, self._log))
+        self.speed = self.speed.with_coefficients(map(math.exp, self._log))
 
 
 class _NodeFactor:
@@ -166,12 +162,11 @@ class SpeedBook:
     def curve(self, node: str) -> NodeSpeed:
         """Return what all nodes of its class share. Raises KeyError for a node that was never
         added."""
-        return self._curves[self._class_of[node]].speed()
+        return self._curves[self._class_of[node]].speed
 
     def speed(self, node: str) -> NodeSpeed:
         """Raises KeyError for a node that was never added."""
-        factor = math.exp(self._factors[node].log_factor)
-        return self._curves[self._class_of[node]].speed().scaled(factor)
+        return self.curve(node).scaled(math.exp(self._factors[node].log_factor))
 
 
 class LinkLearner:
