@@ -50,7 +50,7 @@ class Operation:
 
     method: str
     path: str  # as Starlette takes it
-    handler: Handler
+    handler: Callable[[Any], Awaitable[Response]]  # of the API's own form of a request
     scopes: tuple[str, ...] | None  # or roles: a token needs one; None: no token is needed
     errors: Errors
     is_counted: bool = False  # against what its caller may use, however it ends

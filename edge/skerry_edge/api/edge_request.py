@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TypeVar
 
 from msgspec import Struct
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from skerry.errors import BodyTooLarge
@@ -25,6 +26,8 @@ from skerry_regions.models.catalog import ModelSpec
 INLINE_BYTES = 64 << 10  # decoded on the event loop: half a millisecond; more goes to the desk
 
 T = TypeVar("T", bound=Struct)
+
+Handler = Callable[["EdgeRequest"], Awaitable[Response]]
 
 
 class EdgeRequest(Request):
@@ -50,7 +53,7 @@ class EdgeRequest(Request):
         super().__init__(scope, receive, send)
         self.edge = edge
         self.fields = fields
-        self.principal = principal
+        self._principal = principal
         self.residency = residency  # zone that the request must not leave
         self.inside = inside
         self.priority: Priority = "interactive" if inside is None else inside.priority
@@ -58,23 +61,25 @@ class EdgeRequest(Request):
         self.trace = trace
         self.answer_headers = answer_headers
         self.step_started: float | None = None  # of a list of which one is tried after another
-        self._content = b""
+        self.content = b""  # the body, once it was read
         self._held = 0  # bytes of memory that it takes, and what was made of it
         self._ignored: frozenset[str] = frozenset()  # fields that change nothing
 
     @property
-    def content(self) -> bytes:
-        """Return the body, once it was read."""
-        return self._content
+    def principal(self) -> Principal:
+        """Return the caller, whose token has a scope that the operation needs."""
+        if self._principal is None:
+            raise TypeError("the operation needs no token")
+        return self._principal
 
-    async def read(self, limit: int) -> bytes:
+    async def read(self) -> bytes:
         """Read the whole body, and unpack it at the tenant's desk. Raises `BodyTooLarge` beyond
-        `limit` bytes, `ClientDisconnect` if it breaks, and what `coding_of`, `unpacked`,
+        the edge's `body_bytes`, `ClientDisconnect` if it breaks, and what `coding_of`, `unpacked`,
         `BodyRoom.take` and `TenantDesk.run` raise.
 
         Our own server enforces the limit earlier; this one holds under any ASGI server.
         """
-        size = 0
+        limit, size = self.edge.limits.body_bytes, 0
         pieces: list[bytes] = []
         async for piece in self.stream():
             size += len(piece)
@@ -86,13 +91,13 @@ class EdgeRequest(Request):
         body = b"".join(pieces)
         coding = coding_of(self.fields.get("content-encoding", ""))
         if coding is None:
-            self._content = body
+            self.content = body
         else:
-            desk = self.edge.desk.of(principal_of(self).account_id)
-            self._content = await desk.run(lambda: unpacked(body, coding, limit))
-            self.trace.prepared_seconds += len(self._content) * SECONDS_PER_BYTE
-            self.hold(len(self._content))
-        return self._content
+            desk = self.edge.desk.of(self.principal.account_id)
+            self.content = await desk.run(lambda: unpacked(body, coding, limit))
+            self.trace.prepared_seconds += len(self.content) * SECONDS_PER_BYTE
+            self.hold(len(self.content))
+        return self.content
 
     def ignore(self, names: Collection[str]) -> None:
         """Name fields that change nothing in a header of the answer, with those of before."""
@@ -102,85 +107,55 @@ class EdgeRequest(Request):
 
     def forget_body(self) -> None:
         """Count the body itself no longer: what is left of the answer needs none of it."""
-        if self.principal is not None and 0 < len(self._content) <= self._held:
-            self.edge.desk.bodies.give_back(self.principal.account_id, len(self._content))
-            self._held -= len(self._content)
-        self._content = b""
+        if 0 < len(self.content) <= self._held:
+            self.edge.desk.bodies.give_back(self.principal.account_id, len(self.content))
+            self._held -= len(self.content)
+        self.content = b""
 
     def let_go(self) -> None:
         """Count nothing of it any longer: the request is over. Idempotent."""
-        if self._held and self.principal is not None:
+        if self._held:
             self.edge.desk.bodies.give_back(self.principal.account_id, self._held)
         self._held = 0
 
     def hold(self, size: int) -> None:
         """Count so many bytes of memory for it in all, if they are many. Raises as
         `BodyRoom.take`."""
-        if size > max(self._held, INLINE_BYTES) and self.principal is not None:
+        if size > max(self._held, INLINE_BYTES):
             self.edge.desk.bodies.take(self.principal.account_id, size - self._held)
             self._held = size
 
 
-def admitted(request: Request) -> EdgeRequest:
-    """Return the request as the rim made it."""
-    if not isinstance(request, EdgeRequest):
-        raise TypeError("the request did not pass the rim")
-    return request
-
-
-def edge_of(request: Request) -> Edge:
-    """Return the edge that `create_app` was given."""
-    return admitted(request).edge
-
-
-def principal_of(request: Request) -> Principal:
-    """Return the caller, whose token has a scope that the operation needs."""
-    principal = admitted(request).principal
-    if principal is None:
-        raise TypeError("the operation needs no token")
-    return principal
-
-
-def model_of(edge: Edge, name: str) -> ModelSpec:
-    """Return the model of an id or alias. Raises as `Edge.requested` does."""
-    return edge.models.get(name) or edge.requested(name)
-
-
-async def arrive(request: Request, spec: ModelSpec) -> None:
+async def arrive(request: EdgeRequest, spec: ModelSpec) -> None:
     """Count a request for its model, before any work on it.
 
     Raises what `Admission.arrive` does, or PermissionDenied for a model that the token may not run.
     """
-    known, principal = admitted(request), principal_of(request)
-    await known.edge.admission.prepare(principal.account_id, spec.id)
-    known.edge.admission.arrive(principal.account_id, spec.id, known.answer_headers.update)
+    edge, principal = request.edge, request.principal
+    await edge.admission.prepare(principal.account_id, spec.id)
+    edge.admission.arrive(principal.account_id, spec.id, request.answer_headers.update)
     if principal.models:
         check_model(spec, principal.models)
 
 
-async def read_body(request: Request) -> bytes:
-    """Read the whole body; see `EdgeRequest.read`."""
-    known = admitted(request)
-    return await known.read(known.edge.limits.body_bytes)
-
-
-async def read_json(request: Request, kind: Body[T]) -> T:
+async def read_json(request: EdgeRequest, kind: Body[T]) -> T:
     """Read the whole body, and decode it as `decoded` does."""
-    return await decoded(request, kind, await read_body(request))
+    return await decoded(request, kind, await request.read())
 
 
-async def decoded(request: Request, kind: Body[T], body: bytes, *, is_strict: bool = False) -> T:
+async def decoded(
+    request: EdgeRequest, kind: Body[T], body: bytes, *, is_strict: bool = False
+) -> T:
     """Decode JSON, at the desk if it is long, and name the fields that change nothing in a header.
 
     Raises what `Body.decode` and `TenantDesk.run` raise.
     """
-    known = admitted(request)
     if len(body) <= INLINE_BYTES:
-        known.hold(len(body) + object_bytes(body))
+        request.hold(len(body) + object_bytes(body))
         asked, ignored = kind.decode(body, is_strict=is_strict)
     else:
-        desk = known.edge.desk.of(principal_of(request).account_id)
-        known.hold(len(body) + await desk.run(lambda: object_bytes(body)))
+        desk = request.edge.desk.of(request.principal.account_id)
+        request.hold(len(body) + await desk.run(lambda: object_bytes(body)))
         asked, ignored = await desk.run(lambda: kind.decode(body, is_strict=is_strict))
-    known.ignore(ignored)
+    request.ignore(ignored)
     return asked

@@ -17,10 +17,11 @@ from skerry_edge.api.documents.openapi import (
     operation,
     result,
 )
+from skerry_edge.api.edge_request import Handler
 from skerry_edge.api.openai import chat, embeddings
 from skerry_edge.api.responses import responses
 from skerry_edge.api.workers_ai import binding, gateway, native
-from skerry_regions.operations import Errors, Handler, Operation
+from skerry_regions.operations import Errors, Operation
 
 GATEWAY = "/v1/{account_id:account}/{gateway}"
 LOG = "/ai-gateway/gateways/{gateway}/logs/{id}"

@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from typing import Final
 
 import msgspec
-from starlette.requests import Request
 
 from skerry.errors import InvalidInput
 from skerry.wire import GatewayOptions
-from skerry_edge.api.edge_request import admitted
+from skerry_edge.api.edge_request import EdgeRequest
 from skerry_edge.ledger.response_cache import GATEWAY_HEADER, KEY_HEADER, SKIP_HEADER, TTL_HEADER
 from skerry_edge.telemetry.tracing import Attributes
 
@@ -40,9 +39,8 @@ MAX_TEXT: Final = 256  # characters of a value in a trace
 _metadata = msgspec.json.Decoder(dict[str, str | int | float | bool | None])
 
 
-def apply_options(request: Request, options: GatewayOptions) -> None:
+def apply_options(request: EdgeRequest, options: GatewayOptions) -> None:
     """Have the options count as their headers do, before these are read. Raises `InvalidInput`."""
-    known = admitted(request)
     given = {
         GATEWAY_HEADER: options.id,
         SKIP_HEADER: options.skip_cache,
@@ -56,42 +54,40 @@ def apply_options(request: Request, options: GatewayOptions) -> None:
         "cf-aig-retry-delay": options.retries and options.retries.retry_delay_ms,
         "cf-aig-backoff": options.retries and options.retries.backoff,
     }
-    known.fields = {
-        **known.fields,
+    request.fields = {
+        **request.fields,
         **{name: _text(value) for name, value in given.items() if value is not None},
     }
 
 
-def apply_headers(request: Request, given: Mapping[str, object]) -> None:
+def apply_headers(request: EdgeRequest, given: Mapping[str, object]) -> None:
     """Have a step's own headers of the gateway count; its credentials are the request's."""
-    known = admitted(request)
     own = {
         name.lower(): _text(value)
         for name, value in given.items()
         if name.lower().startswith(("cf-aig-", "cf-cache-", "cf-skip-"))
     }
-    known.fields = {**known.fields, **own}
+    request.fields = {**request.fields, **own}
 
 
-def note(request: Request) -> None:
+def note(request: EdgeRequest) -> None:
     """Write what is only noted into the request's trace, and name what is ignored in a header.
 
     Raises `InvalidInput` for metadata that is none.
     """
-    known = admitted(request)
-    fields = known.fields
+    fields = request.fields
     ignored = [name for name in IGNORED if name in fields]
     logged = (LOG_HEADER, PAYLOAD_HEADER)
     ignored += [name for name in logged if fields.get(name, "false").strip().lower() != "false"]
-    known.ignore(ignored)
+    request.ignore(ignored)
     attributes: Attributes = {}
     for name, value in _metadata_of(fields.get(METADATA_HEADER, "{}")).items():
         attributes[f"metadata.{name[:MAX_TEXT]}"] = str(value)[:MAX_TEXT]
     if EVENT_HEADER in fields:
         attributes["event_id"] = fields[EVENT_HEADER][:MAX_TEXT]
     if attributes:
-        now = known.trace.now()
-        known.trace.add("gateway", now, now, attributes)
+        now = request.trace.now()
+        request.trace.add("gateway", now, now, attributes)
 
 
 def _metadata_of(text: str) -> Mapping[str, object]:

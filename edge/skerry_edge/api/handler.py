@@ -8,11 +8,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from starlette.requests import Request
-
 from skerry.errors import InvalidInput, SkerryError
 from skerry.wire import RunOptions, SamplingFields
-from skerry_edge.api.edge_request import admitted, edge_of, principal_of
+from skerry_edge.api.edge_request import EdgeRequest
 from skerry_edge.api.fields import MAX_PATH, UNENFORCED_HEADER, header_of
 from skerry_edge.api.gateway_options import NOTED, TIMEOUT_HEADER, apply_options, note
 from skerry_edge.envelopes import MODEL_HEADER
@@ -50,35 +48,35 @@ NOTHING_ASKED = SamplingFields()
 T = TypeVar("T")
 
 
-def caller_of(request: Request, options: RunOptions | None = None) -> Caller:
+def caller_of(request: EdgeRequest, options: RunOptions | None = None) -> Caller:
     """Return who calls, with deadlines that count from the request's header, or from the step's
     start in a list of them.
 
     Raises `InvalidInput` for a header that cannot be. From now on the request's trace can be read.
     """
-    known, principal = admitted(request), principal_of(request)
+    principal = request.principal
     if options is not None and options.gateway is not None:
         apply_options(request, options.gateway)
-    edge, trace, fields = known.edge, known.trace, known.fields
+    edge, trace, fields = request.edge, request.trace, request.fields
     if not NOTED.isdisjoint(fields):
         note(request)
     tenant = principal.account_id
     trace.add("receive", 0.0, trace.now())
     edge.traces.begin(trace, tenant)
     started = trace.started
-    asked_at = started if known.step_started is None else known.step_started
+    asked_at = started if request.step_started is None else request.step_started
     return Caller(
         request_id=trace.request_id,
         tenant=tenant,
         token=principal.login or principal.token_id,
         budgets=principal.budgets,
         models=principal.models,
-        cache_key=edge.cache_keys[tenant, known.residency],
+        cache_key=edge.cache_keys[tenant, request.residency],
         started=started,
         deadline=started + edge.limits.request_seconds,
         begin_by=asked_at + _patience(fields) if TIMEOUT_HEADER in fields else math.inf,
-        residency=known.residency,
-        priority=known.priority,
+        residency=request.residency,
+        priority=request.priority,
         reject_if_busy=options is not None and bool(options.reject_if_busy),
         mixed_builds=fields.get("x-skerry-mixed-builds") == "1",
         affinity=affinity_of(fields, tenant) if AFFINITY_HEADER in fields else b"",
@@ -156,36 +154,34 @@ def job_of(
     )
 
 
-def repeats_of(request: Request) -> RepeatPolicy | None:
+def repeats_of(request: EdgeRequest) -> RepeatPolicy | None:
     """Return what the headers want of answers that were given before; None when nothing.
 
     The body must have been read. Raises `InvalidInput`.
     """
-    known = admitted(request)
-    cache, default_ttl = None, known.edge.stores.cache_ttl
-    if default_ttl is not None or not response_cache.HEADERS.isdisjoint(known.fields):
-        cache = response_cache.policy_of(known.fields, default_ttl)
+    cache, default_ttl = None, request.edge.stores.cache_ttl
+    if default_ttl is not None or not response_cache.HEADERS.isdisjoint(request.fields):
+        cache = response_cache.policy_of(request.fields, default_ttl)
     key = key_of(request)
     return None if cache is None and key is None else RepeatPolicy(cache=cache, idempotency=key)
 
 
-def key_of(request: Request) -> IdempotencyKey | None:
+def key_of(request: EdgeRequest) -> IdempotencyKey | None:
     """Return the request's idempotency key, if it has one. The body must have been read.
 
     Raises `InvalidInput`.
     """
-    known = admitted(request)
-    given = known.fields.get(idempotency.HEADER)
+    given = request.fields.get(idempotency.HEADER)
     if given is None:
         return None
-    scope = known.scope
+    scope = request.scope
     asked = (
         scope["path"],
         scope["query_string"].decode("latin-1"),
-        known.fields.get(MODEL_HEADER, ""),
-        known.residency or "",
+        request.fields.get(MODEL_HEADER, ""),
+        request.residency or "",
     )
-    return idempotency.key_of(given, asked, known.content)
+    return idempotency.key_of(given, asked, request.content)
 
 
 def _patience(fields: Mapping[str, str]) -> float:
@@ -203,54 +199,51 @@ def _patience(fields: Mapping[str, str]) -> float:
     return milliseconds / 1000
 
 
-async def begin(request: Request, *jobs: Job) -> Choices:
+async def begin(request: EdgeRequest, *jobs: Job) -> Choices:
     """Start the jobs, for as long as the client waits for it (see `attended`)."""
-    known = admitted(request)
     if unenforced := jobs[0].unenforced:
-        known.answer_headers[UNENFORCED_HEADER] = header_of(unenforced, MAX_PATH)
-    known.ignore(jobs[0].ignored)
-    starting = start(known.edge, jobs, known.answer_headers, repeats_of(request))
+        request.answer_headers[UNENFORCED_HEADER] = header_of(unenforced, MAX_PATH)
+    request.ignore(jobs[0].ignored)
+    starting = start(request.edge, jobs, request.answer_headers, repeats_of(request))
     return await attended(request, jobs[0].caller, starting)
 
 
 def event_stream(
-    request: Request,
+    request: EdgeRequest,
     caller: Caller,
     choices: Choices,
     events: AsyncGenerator[bytes, None],
     encode_error: Callable[[SkerryError], bytes],
 ) -> EventStream:
     """Return the answer that streams `events` of the choices, within the caller's deadlines."""
-    known = admitted(request)
     return EventStream(
         events,
         encode_error=encode_error,
         close=choices.close,
-        headers=known.answer_headers,
-        keep_alive_seconds=known.edge.limits.keep_alive_seconds,
+        headers=request.answer_headers,
+        keep_alive_seconds=request.edge.limits.keep_alive_seconds,
         deadline=caller.deadline,
         begin_by=caller.begin_by,
-        clock=known.edge.clock,
+        clock=request.edge.clock,
     )
 
 
 async def vectors(
-    request: Request, caller: Caller, spec: ModelSpec, texts: Texts, form: Form
+    request: EdgeRequest, caller: Caller, spec: ModelSpec, texts: Texts, form: Form
 ) -> list[bytes]:
     """Return one vector per text (see `encoded`), for as long as the client waits for it."""
-    known = admitted(request)
     repeats = repeats_of(request)
-    work = encoded(known.edge, spec, texts, form, caller, known.answer_headers, repeats)
+    work = encoded(request.edge, spec, texts, form, caller, request.answer_headers, repeats)
     return await attended(request, caller, work)
 
 
-async def attended(request: Request, caller: Caller, work: Awaitable[T]) -> T:
+async def attended(request: EdgeRequest, caller: Caller, work: Awaitable[T]) -> T:
     """Await `work`, unless the client goes away (`ClientDisconnect`) or a deadline passes
     (`RequestTimeout`): then it is cancelled at once."""
     end = min(caller.begin_by, caller.deadline)
     async with Attended(request.receive) as client:
         try:
-            async with asyncio.timeout(max(0.0, end - edge_of(request).clock())):
+            async with asyncio.timeout(max(0.0, end - request.edge.clock())):
                 return await work
         except (TimeoutError, asyncio.CancelledError) as exc:
             if client.gone:

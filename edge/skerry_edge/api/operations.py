@@ -10,7 +10,6 @@ import functools
 import re
 from typing import Any
 
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import compile_path
 
@@ -57,6 +56,7 @@ from skerry_edge.api.documents.openapi_bodies import (
     Task,
     TokenStatus,
 )
+from skerry_edge.api.edge_request import EdgeRequest
 from skerry_edge.api.openai import chat, completions, embeddings
 from skerry_edge.api.responses import responses, responses_wire, upgrade
 from skerry_edge.api.workers_ai import binding, native
@@ -77,7 +77,7 @@ STEER, METRICS = ("steer",), ("metrics",)  # scopes
 OPERATOR = ("operator",)  # a role
 
 
-async def openapi(request: Request) -> Response:
+async def openapi(request: EdgeRequest) -> Response:
     """Answer `GET /openapi.json`."""
     return JSONBytes(await asyncio.to_thread(_encoded_document))  # 0.1 s once, on a slow machine
 

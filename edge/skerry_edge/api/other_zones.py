@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import functools
 
-from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from skerry.errors import NotFound
-from skerry_edge.api.edge_request import admitted, principal_of
+from skerry_edge.api.edge_request import EdgeRequest, Handler
 from skerry_edge.envelopes import MODEL_HEADER
 from skerry_edge.http.edge_calls import ZONE_KEY
-from skerry_regions.operations import Handler
 from skerry_regions.wire.edge_calls import MAX_BODY, MAX_TARGET, MAX_VALUE, EdgeCall
 from skerry_regions.zones import GLOBAL, allows, zone_of_id
 
@@ -31,7 +29,7 @@ def of_any_zone(handler: Handler) -> Handler:
     """Return a handler that has an edge of another zone answer for what the path's `id` names."""
 
     @functools.wraps(handler)
-    async def answered(request: Request) -> Response:
+    async def answered(request: EdgeRequest) -> Response:
         id = request.path_params["id"]
         if zone_of_id(id) is not None:
             return await from_elsewhere(request, id) or await handler(request)
@@ -45,19 +43,18 @@ def of_any_zone(handler: Handler) -> Handler:
     return answered
 
 
-async def from_elsewhere(request: Request, id: str) -> Response | None:
+async def from_elsewhere(request: EdgeRequest, id: str) -> Response | None:
     """Return what an edge of the id's zone answers; None where that is this one, none is known, or
     the request must not leave. Of the body what was read is sent on. Raises as `ZoneCalls.call`."""
-    known, zone = admitted(request), zone_of_id(id) or GLOBAL
-    edge, scope = known.edge, request.scope
-    if zone == edge.residency or known.residency is not None or is_sent_on(request):
+    zone, edge, scope = zone_of_id(id) or GLOBAL, request.edge, request.scope
+    if zone == edge.residency or request.residency is not None or is_sent_on(request):
         return None
-    query, body = scope["query_string"], known.content
+    query, body = scope["query_string"], request.content
     target = scope["raw_path"] + (b"?" + query if query else b"")
     headers = [
         (name.encode(), value.encode("latin-1"))
         for name in SENT_ON
-        if (value := known.fields.get(name)) is not None
+        if (value := request.fields.get(name)) is not None
     ]
     longest = max((len(value) for _, value in headers), default=0)
     if len(target) > MAX_TARGET or len(body) > MAX_BODY or longest > MAX_VALUE:
@@ -72,17 +69,17 @@ async def from_elsewhere(request: Request, id: str) -> Response | None:
         headers=headers,
         body=body,
     )
-    answer = await edge.zone_calls.call(zone, principal_of(request).account_id, call)
+    answer = await edge.zone_calls.call(zone, request.principal.account_id, call)
     response = StreamingResponse(answer.body(), answer.status)
     response.raw_headers = list(answer.headers)
     return response
 
 
-def may_be_shown(request: Request, bound: str | None) -> bool:
+def may_be_shown(request: EdgeRequest, bound: str | None) -> bool:
     """Return whether what is bound to a zone, or to none, may go to where the client's edge is."""
     return not is_sent_on(request) or allows(bound, request.scope[ZONE_KEY])
 
 
-def is_sent_on(request: Request) -> bool:
+def is_sent_on(request: EdgeRequest) -> bool:
     """Return whether an edge of another zone has the client."""
     return ZONE_KEY in request.scope

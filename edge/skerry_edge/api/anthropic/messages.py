@@ -10,7 +10,6 @@ import dataclasses
 
 import msgspec
 from msgspec import UNSET
-from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.errors import InvalidInput, RequestError
@@ -38,7 +37,7 @@ from skerry_edge.api.anthropic.messages_wire import (
 )
 from skerry_edge.api.anthropic.thinking_blocks import Thoughts, check_thinking, ignored_names
 from skerry_edge.api.bodies import Body
-from skerry_edge.api.edge_request import admitted, arrive, edge_of, model_of, read_json
+from skerry_edge.api.edge_request import EdgeRequest, arrive, read_json
 from skerry_edge.api.fields import renamed
 from skerry_edge.api.handler import attended, begin, caller_of, event_stream, with_session
 from skerry_edge.api.openai.chat_job import chat_job
@@ -58,21 +57,19 @@ _body = Body(MessagesRequest, MESSAGES)
 _count_body = Body(CountRequest, MESSAGES)
 
 
-async def messages(request: Request) -> Response:
+async def messages(request: EdgeRequest) -> Response:
     """Handle `POST …/v1/messages`."""
-    edge = edge_of(request)
-    asked = await read_json(request, _body)
-    known = admitted(request)
+    edge, asked = request.edge, await read_json(request, _body)
     if asked.inference_geo is not None:
-        known.residency = bound_by_geo(asked.inference_geo, known.residency, edge.residency)
+        request.residency = bound_by_geo(asked.inference_geo, request.residency, edge.residency)
     caller = caller_of(request)
-    await arrive(request, model_of(edge, asked.model))
+    await arrive(request, edge.requested(asked.model))
     if asked.metadata is not None:
         caller = with_session(caller, asked.metadata.user_id)
     asked.system, line = without_billing(asked.system)
     if line:
-        known.trace.add("billing line", 0.0, 0.0, {"line": line})
-    is_marked = SIGN in known.content
+        request.trace.add("billing line", 0.0, 0.0, {"line": line})
+    is_marked = SIGN in request.content
     thoughts = _opened(edge, asked, caller)
     if thoughts.reasons:
         check_thinking(asked)
@@ -102,18 +99,17 @@ async def messages(request: Request) -> Response:
     )
 
 
-async def count_tokens(request: Request) -> Response:
+async def count_tokens(request: EdgeRequest) -> Response:
     """Handle `POST …/v1/messages/count_tokens`: the length of a prompt, without running it."""
-    edge = edge_of(request)
-    asked = await read_json(request, _count_body)
+    edge, asked = request.edge, await read_json(request, _count_body)
     fields = {name: getattr(asked, name) for name in CountRequest.__struct_fields__}
-    await arrive(request, model_of(edge, asked.model))
+    await arrive(request, edge.requested(asked.model))
     fields["system"], _ = without_billing(asked.system)
     whole = MessagesRequest(**fields, max_tokens=1)
     caller = caller_of(request)
     _opened(edge, whole, caller)
     job = await _job(edge, whole, caller)
-    admitted(request).ignore(job.ignored)
+    request.ignore(job.ignored)
     return JSONBytes(encode(TokenCount(len(job.submit.prompt_ids))))
 
 

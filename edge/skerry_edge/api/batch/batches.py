@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import msgspec
 from msgspec import Struct
-from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.errors import InvalidInput, NotFound
@@ -26,7 +25,7 @@ from skerry_edge.api.batch.wire import (
     RequestCounts,
 )
 from skerry_edge.api.bodies import Body
-from skerry_edge.api.edge_request import admitted, edge_of, principal_of, read_json
+from skerry_edge.api.edge_request import EdgeRequest, read_json
 from skerry_edge.api.handler import key_of
 from skerry_edge.api.other_zones import may_be_shown, of_any_zone
 from skerry_edge.envelopes import JSONBytes, encode
@@ -53,11 +52,10 @@ _request_body = Body(BatchRequest)
 _meta_decoder = msgspec.json.Decoder(Meta)
 
 
-async def create(request: Request) -> Response:
+async def create(request: EdgeRequest) -> Response:
     """Handle `POST …/v1/batches`. An input file with mistakes makes a batch that has failed; one
     that is bound to a zone makes one that is bound to it."""
-    edge = edge_of(request)
-    principal = principal_of(request)
+    edge, principal = request.edge, request.principal
     batches, tenant = batches_of(edge.batches), principal.account_id
     asked = await read_json(request, _request_body)
     window_seconds = _window(asked.completion_window, batches.limits.longest_window_hours)
@@ -70,7 +68,7 @@ async def create(request: Request) -> Response:
         )
     content = InputFile(asked.endpoint, edge.spec, batches.limits)
     await asyncio.to_thread(content.read, _chunks(batches, tenant, file))
-    zone = file.residency or admitted(request).residency
+    zone = file.residency or request.residency
     meta = Meta(
         endpoint=asked.endpoint,
         input_file_id=asked.input_file_id,
@@ -103,14 +101,14 @@ async def create(request: Request) -> Response:
 
 
 @of_any_zone
-async def retrieve(request: Request) -> Response:
+async def retrieve(request: EdgeRequest) -> Response:
     """Handle `GET …/v1/batches/{id}`."""
     batches, tenant = _caller(request)
     record = await asyncio.to_thread(batches.queue.batch, tenant, request.path_params["id"])
     return JSONBytes(encode(await _shown(batches, _known(record, request))))
 
 
-async def list_batches(request: Request) -> Response:
+async def list_batches(request: EdgeRequest) -> Response:
     """Handle `GET …/v1/batches`: newest first; `after` and `limit` page through them."""
     batches, tenant = _caller(request)
     query = list_query(request)
@@ -128,7 +126,7 @@ async def list_batches(request: Request) -> Response:
 
 
 @of_any_zone
-async def cancel(request: Request) -> Response:
+async def cancel(request: EdgeRequest) -> Response:
     """Handle `POST …/v1/batches/{id}/cancel`: what runs is broken off, what is done stays."""
     batches, tenant = _caller(request)
     id = request.path_params["id"]
@@ -138,15 +136,15 @@ async def cancel(request: Request) -> Response:
     return JSONBytes(encode(await _shown(batches, _known(record, request))))
 
 
-def _caller(request: Request) -> tuple[Batches, str]:
-    tenant = principal_of(request).account_id
-    return batches_of(edge_of(request).batches), tenant
+def _caller(request: EdgeRequest) -> tuple[Batches, str]:
+    tenant = request.principal.account_id
+    return batches_of(request.edge.batches), tenant
 
 
-def _known(record: BatchRecord | None, request: Request) -> BatchRecord:
+def _known(record: BatchRecord | None, request: EdgeRequest) -> BatchRecord:
     is_it = record is not None and record.kind == OPENAI
     if record is None or not is_it or not may_be_shown(request, zone_of(record)):
-        other = elsewhere(request.path_params["id"], edge_of(request).residency)
+        other = elsewhere(request.path_params["id"], request.edge.residency)
         raise NotFound(f"No such batch; it may have been kept long enough.{other}")
     return record
 

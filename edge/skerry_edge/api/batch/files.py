@@ -10,12 +10,11 @@ from typing import BinaryIO
 
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from skerry.errors import InvalidInput, NotFound, TaskNotSupported
 from skerry_edge.api.batch.wire import DeletedFile, FileList, FileObject
-from skerry_edge.api.edge_request import admitted, edge_of, principal_of
+from skerry_edge.api.edge_request import EdgeRequest
 from skerry_edge.api.other_zones import may_be_shown, of_any_zone
 from skerry_edge.envelopes import JSONBytes, encode
 from skerry_edge.ledger.batches import Batches, batches_of
@@ -38,7 +37,7 @@ class ListQuery:
     limit: int
 
 
-async def upload(request: Request) -> Response:
+async def upload(request: EdgeRequest) -> Response:
     """Handle `POST …/v1/files`: a form with `purpose` and `file`."""
     batches, tenant = _caller(request)
     if not request.headers.get("content-type", "").lower().startswith(FORM):
@@ -53,7 +52,7 @@ async def upload(request: Request) -> Response:
     return JSONBytes(encode(_shown(stored)))
 
 
-async def _store(request: Request, batches: Batches, tenant: str, form: FormData) -> StoredFile:
+async def _store(request: EdgeRequest, batches: Batches, tenant: str, form: FormData) -> StoredFile:
     purpose, file = form.get("purpose"), form.get("file")
     if not isinstance(file, UploadFile):
         raise InvalidInput("Bad input: file is missing", param="file")
@@ -63,15 +62,15 @@ async def _store(request: Request, batches: Batches, tenant: str, form: FormData
     return await asyncio.to_thread(
         batches.files.put,
         tenant,
-        id_in(edge_of(request).residency, "file-", uuid.uuid4().hex),
+        id_in(request.edge.residency, "file-", uuid.uuid4().hex),
         name,
         "batch",
         _chunks(file.file),
-        residency=admitted(request).residency,
+        residency=request.residency,
     )
 
 
-async def list_files(request: Request) -> Response:
+async def list_files(request: EdgeRequest) -> Response:
     """Handle `GET …/v1/files`: newest first unless `order=asc`; `after` and `limit` page through
     them."""
     batches, tenant = _caller(request)
@@ -95,14 +94,14 @@ async def list_files(request: Request) -> Response:
 
 
 @of_any_zone
-async def retrieve(request: Request) -> Response:
+async def retrieve(request: EdgeRequest) -> Response:
     """Handle `GET …/v1/files/{id}`."""
     batches, tenant = _caller(request)
     return JSONBytes(encode(_shown(await _file(batches, tenant, request))))
 
 
 @of_any_zone
-async def content(request: Request) -> Response:
+async def content(request: EdgeRequest) -> Response:
     """Handle `GET …/v1/files/{id}/content`: its bytes."""
     batches, tenant = _caller(request)
     file = await _file(batches, tenant, request)
@@ -114,7 +113,7 @@ async def content(request: Request) -> Response:
 
 
 @of_any_zone
-async def delete(request: Request) -> Response:
+async def delete(request: EdgeRequest) -> Response:
     """Handle `DELETE …/v1/files/{id}`. A batch that read it goes on."""
     batches, tenant = _caller(request)
     id = (await _file(batches, tenant, request)).id
@@ -123,7 +122,7 @@ async def delete(request: Request) -> Response:
     return JSONBytes(encode(DeletedFile(id)))
 
 
-def list_query(request: Request) -> ListQuery:
+def list_query(request: EdgeRequest) -> ListQuery:
     """Return `after` and `limit` of a list. Raises `InvalidInput`."""
     limit = whole_number(request.query_params.get("limit") or str(DEFAULT_LIMIT), 1, MAX_LIMIT)
     if limit is None:
@@ -131,20 +130,20 @@ def list_query(request: Request) -> ListQuery:
     return ListQuery(request.query_params.get("after") or None, limit)
 
 
-def _caller(request: Request) -> tuple[Batches, str]:
-    tenant = principal_of(request).account_id
-    return batches_of(edge_of(request).batches), tenant
+def _caller(request: EdgeRequest) -> tuple[Batches, str]:
+    tenant = request.principal.account_id
+    return batches_of(request.edge.batches), tenant
 
 
-async def _file(batches: Batches, tenant: str, request: Request) -> StoredFile:
+async def _file(batches: Batches, tenant: str, request: EdgeRequest) -> StoredFile:
     file = await asyncio.to_thread(batches.files.get, tenant, request.path_params["id"])
     if file is None or not may_be_shown(request, file.residency):
         raise _no_file(request)
     return file
 
 
-def _no_file(request: Request) -> NotFound:
-    other = elsewhere(request.path_params["id"], edge_of(request).residency)
+def _no_file(request: EdgeRequest) -> NotFound:
+    other = elsewhere(request.path_params["id"], request.edge.residency)
     return NotFound(f"No such file; it may have been kept long enough.{other}")
 
 

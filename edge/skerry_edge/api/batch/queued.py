@@ -14,7 +14,6 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 from msgspec import UNSET, Raw
-from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from skerry.errors import (
@@ -37,12 +36,11 @@ from skerry_edge.api.batch.wire import (
     decode_reply,
 )
 from skerry_edge.api.bodies import decode
-from skerry_edge.api.edge_request import admitted, edge_of, principal_of
+from skerry_edge.api.edge_request import EdgeRequest
 from skerry_edge.api.handler import key_of
 from skerry_edge.api.other_zones import from_elsewhere, may_be_shown
 from skerry_edge.envelopes import Dialect, JSONBytes, encode
 from skerry_edge.gate.grants import check_model
-from skerry_edge.generation.edge import Edge
 from skerry_edge.ledger.batches import (
     NATIVE,
     Batches,
@@ -75,18 +73,16 @@ _envelope_decoder = msgspec.json.Decoder(Envelope)
 _usage_decoder = msgspec.json.Decoder(WithUsage)
 
 
-def is_asked(request: Request, options: RunOptions | None) -> bool:
+def is_asked(request: EdgeRequest, options: RunOptions | None) -> bool:
     """Return whether the caller wants to come back for the answer."""
     if options is not None and options.queue_request:
         return True
     return request.query_params.get("queueRequest", "").lower() == "true"
 
 
-async def answer(
-    request: Request, edge: Edge, spec: ModelSpec, body: bytes, dialect: Dialect
-) -> Response:
+async def answer(request: EdgeRequest, spec: ModelSpec, body: bytes, dialect: Dialect) -> Response:
     """Queue requests for a model, or return their answers."""
-    principal = principal_of(request)
+    edge, principal = request.edge, request.principal
     batches, tenant = batches_of(edge.batches), principal.account_id
     asked = decode(_body_decoder, body)
     if asked.request_id is not None and asked.requests is None:
@@ -99,7 +95,7 @@ async def answer(
         raise InvalidInput(
             f"Bad input: requests: 1 to {most}, got {len(requests)}", param="requests"
         )
-    key, zone = key_of(request), admitted(request).residency
+    key, zone = key_of(request), request.residency
     record = await batches.submit(
         NewBatch(
             id=id_in(edge.residency, "", str(uuid.uuid4())),
@@ -134,8 +130,8 @@ def _item(spec: ModelSpec, body: bytes | Raw, index: int) -> NewItem:
 # --- what came of them ---------------------------------------------------------------------------
 
 
-async def _report(request: Request, spec: ModelSpec, id: str, dialect: Dialect) -> Response:
-    edge, tenant = edge_of(request), principal_of(request).account_id
+async def _report(request: EdgeRequest, spec: ModelSpec, id: str, dialect: Dialect) -> Response:
+    edge, tenant = request.edge, request.principal.account_id
     batches = batches_of(edge.batches)
     record = await asyncio.to_thread(batches.queue.batch, tenant, id)
     is_it = record is not None and record.kind == NATIVE and record.model == spec.id

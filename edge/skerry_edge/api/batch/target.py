@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 from msgspec import Struct
-from starlette.requests import Request
 
 from skerry.errors import PermissionDenied
+from skerry_edge.api.edge_request import EdgeRequest
 from skerry_edge.gate.principal import Principal
 from skerry_edge.gate.residency import HEADER as RESIDENCY_HEADER
 from skerry_regions.queue import BatchRecord
@@ -32,7 +32,7 @@ _decoder = msgspec.json.Decoder(Target)
 _bound_decoder = msgspec.json.Decoder(Bound)
 
 
-def target_of(request: Request, path: str, *, residency: str | None) -> str:
+def target_of(request: EdgeRequest, path: str, *, residency: str | None) -> str:
     """Return the target of items submitted by `request`, as the queue keeps it.
 
     Bound to a zone, `residency`, or to none.

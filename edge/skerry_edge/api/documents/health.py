@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from msgspec.structs import replace
-from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.errors import ModelNotFound
 from skerry_edge.api.documents.openapi_bodies import ModelLeftOut, Readiness
-from skerry_edge.api.edge_request import edge_of
+from skerry_edge.api.edge_request import EdgeRequest
 from skerry_edge.envelopes import JSONBytes, encode
 from skerry_edge.generation.edge import Edge
 from skerry_edge.telemetry import metrics
 
 
-async def health(request: Request) -> Response:
+async def health(request: EdgeRequest) -> Response:
     """Answer `GET /healthz`: the process answers, and so do the engines in it."""
-    ailment = edge_of(request).ailment()
+    ailment = request.edge.ailment()
     body = {"status": "ok"} if ailment is None else {"status": "ill", "reason": ailment}
     return JSONBytes(encode(body), 200 if ailment is None else 503)
 
 
-async def ready(request: Request) -> Response:
+async def ready(request: EdgeRequest) -> Response:
     """Answer `GET /readyz`: some model can be called, or, with `?model=`, that one; and which ones
     the start had to leave out."""
-    edge, named = edge_of(request), request.query_params.get("model")
+    edge, named = request.edge, request.query_params.get("model")
     models = sorted(edge.region.models())
     if named is not None:
         models = [each for each in models if named in _names(edge, each)]
@@ -44,15 +43,15 @@ def _names(edge: Edge, model: str) -> tuple[str, ...]:
         return (model,)
 
 
-async def show_regions(request: Request) -> Response:
+async def show_regions(request: EdgeRequest) -> Response:
     """Answer `GET /regions`: what DNS servers choose regions by."""
-    edge = edge_of(request)
+    edge = request.edge
     report = edge.report()
     if request.query_params.get("clients") == "1":
         report = replace(report, client_rtt_seconds=edge.client_rtts.report())
     return JSONBytes(encode(report))
 
 
-async def show_metrics(request: Request) -> Response:
+async def show_metrics(request: EdgeRequest) -> Response:
     """Answer `GET /metrics` with Prometheus text: sums over all tenants, for the operator."""
-    return Response(edge_of(request).metrics.render(), media_type=metrics.CONTENT_TYPE)
+    return Response(request.edge.metrics.render(), media_type=metrics.CONTENT_TYPE)

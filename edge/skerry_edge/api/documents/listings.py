@@ -7,12 +7,11 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.errors import InvalidInput
 from skerry.wire.openai import ModelCard, ModelList
-from skerry_edge.api.edge_request import edge_of, principal_of
+from skerry_edge.api.edge_request import EdgeRequest
 from skerry_edge.envelopes import JSONBytes, encode, envelope, page_info
 from skerry_edge.gate.grants import check_model, may_run
 from skerry_edge.generation.edge import Edge
@@ -41,16 +40,17 @@ TASKS = {
 }
 
 
-async def search_models(request: Request) -> Response:
+async def search_models(request: EdgeRequest) -> Response:
     """Handle `GET …/ai/models/search`: filters `search`, `task` and `author`; pages until one is
     empty."""
     query = request.query_params
     page = _positive(query.get("page"), 1, MAX_PAGE, "page")
     per_page = _positive(query.get("per_page"), DEFAULT_PER_PAGE, MAX_PER_PAGE, "per_page")
     filters = [query.get(name, "") for name in ("search", "task", "author")]
-    edge = edge_of(request)
     items = [
-        _item(edge, name, spec) for name, spec in _names(request) if _matches(name, spec, *filters)
+        _item(request.edge, name, spec)
+        for name, spec in _names(request)
+        if _matches(name, spec, *filters)
     ]
     shown = items[(page - 1) * per_page : page * per_page]
     return JSONBytes(
@@ -66,38 +66,36 @@ async def search_models(request: Request) -> Response:
     )
 
 
-async def search_authors(request: Request) -> Response:
+async def search_authors(request: EdgeRequest) -> Response:
     """Handle `GET …/ai/authors/search`: who made the models that are listed."""
     authors = sorted({_author(name) for name, _ in _names(request)})
     return JSONBytes(envelope(encode([{"name": author} for author in authors])))
 
 
-async def search_tasks(request: Request) -> Response:
+async def search_tasks(request: EdgeRequest) -> Response:
     """Handle `GET …/ai/tasks/search`: what the models that are listed can do."""
     tasks = sorted({spec.task for _, spec in _names(request)})
     return JSONBytes(envelope(encode([_task(task) for task in tasks])))
 
 
-async def list_models(request: Request) -> Response:
+async def list_models(request: EdgeRequest) -> Response:
     """Handle `GET …/v1/models`."""
-    edge = edge_of(request)
-    cards = [_card(edge, name, spec) for name, spec in _names(request)]
+    cards = [_card(request.edge, name, spec) for name, spec in _names(request)]
     return JSONBytes(encode(ModelList("list", cards)))
 
 
-async def get_model(request: Request) -> Response:
+async def get_model(request: EdgeRequest) -> Response:
     """Handle `GET …/v1/models/{id}`. The id keeps the name that was requested."""
-    name = request.path_params["model"]
-    edge = edge_of(request)
+    edge, name = request.edge, request.path_params["model"]
     spec = edge.spec(name)
-    check_model(spec, principal_of(request).models)
+    check_model(spec, request.principal.models)
     return JSONBytes(encode(_card(edge, name, spec)))
 
 
-def _names(request: Request) -> Iterator[tuple[str, ModelSpec]]:
+def _names(request: EdgeRequest) -> Iterator[tuple[str, ModelSpec]]:
     """Yield the names of each served model that the caller's token may run."""
-    granted = principal_of(request).models
-    for spec in edge_of(request).served_specs():
+    granted = request.principal.models
+    for spec in request.edge.served_specs():
         if may_run(spec, granted):
             yield from ((name, spec) for name in (spec.id, *spec.aliases))
 

@@ -17,12 +17,12 @@ from skerry.wire import openai as openai_wire
 from skerry_edge.api.batch.files import FORM, MAX_LIMIT
 from skerry_edge.api.batch.wire import QueuedAnswers, QueuedBody, QueuedStatus
 from skerry_edge.api.documents.openapi_bodies import AnthropicError, PageInfo, RefusedHead
+from skerry_edge.api.edge_request import Handler
 from skerry_edge.envelopes import anthropic_error, binding_error, native_error, openai_error
 from skerry_regions.operations import (
     JSON,
     Content,
     Errors,
-    Handler,
     Operation,
     Outcome,
     Schema,

@@ -6,14 +6,13 @@ import asyncio
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry import wire
 from skerry.errors import InvalidInput
 from skerry.wire import encoders
 from skerry.wire import openai as openai_wire
-from skerry_edge.api.edge_request import edge_of
+from skerry_edge.api.edge_request import EdgeRequest
 from skerry_edge.envelopes import JSONBytes, encode, envelope
 from skerry_edge.generation.edge import Edge
 from skerry_edge.text.prompts import NATIVE_TEMPERATURE, OPENAI_TEMPERATURE
@@ -28,10 +27,9 @@ EITHER_PROMPT = [  # one of them; null counts as absent
 ]
 
 
-async def model_schema(request: Request) -> Response:
+async def model_schema(request: EdgeRequest) -> Response:
     """Handle `GET …/ai/models/schema?model=`: JSON Schemas of the model's input and result."""
-    edge = edge_of(request)
-    name = request.query_params.get("model")
+    edge, name = request.edge, request.query_params.get("model")
     if not name:
         raise InvalidInput("Bad input: the query parameter 'model' is required", param="model")
     spec = edge.spec(name)

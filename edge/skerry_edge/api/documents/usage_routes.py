@@ -11,11 +11,10 @@ from contextlib import asynccontextmanager
 from typing import Literal
 
 from msgspec import Struct
-from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.errors import InvalidInput, Overloaded, PermissionDenied, Unavailable
-from skerry_edge.api.edge_request import edge_of, principal_of
+from skerry_edge.api.edge_request import EdgeRequest
 from skerry_edge.envelopes import JSONBytes, encode, envelope
 from skerry_edge.gate.principal import Principal
 from skerry_edge.gate.token_file import TokenStoreError
@@ -43,11 +42,10 @@ class CapUse(Struct, frozen=True, kw_only=True):
     ends_at: int  # Unix seconds of the period's end
 
 
-async def usage(request: Request) -> Response:
+async def usage(request: EdgeRequest) -> Response:
     """Return sums of the account's requests since `since`, one for each value of the dimensions
     `by`; for an operator who names `accounts=all`, of every account's."""
-    edge = edge_of(request)
-    tenant = _tenant(request)
+    edge, tenant = request.edge, _tenant(request)
     journal = edge.stores.journal
     if journal is None:
         raise Unavailable("This edge keeps no usage journal.")
@@ -74,12 +72,12 @@ async def usage(request: Request) -> Response:
             raise Unavailable("The usage journal cannot be read now.") from error
 
 
-async def caps(request: Request) -> Response:
+async def caps(request: EdgeRequest) -> Response:
     """Return what is spent of the caps that bind the caller; with a role, of all caps of the
     account and its tokens."""
-    edge = edge_of(request)
+    edge = request.edge
     try:
-        capped = _capped(edge, principal_of(request))
+        capped = _capped(edge, request.principal)
     except TokenStoreError as error:
         raise Unavailable("The API tokens cannot be read now.") from error
     spending, now = edge.admission.spending, edge.wall_clock()
@@ -90,9 +88,9 @@ async def caps(request: Request) -> Response:
     return JSONBytes(envelope(encode(await _uses(spending, capped, now))))
 
 
-def _tenant(request: Request) -> str | None:
+def _tenant(request: EdgeRequest) -> str | None:
     """Return whose usage is requested; None: every account's. Raises PermissionDenied."""
-    principal, accounts = principal_of(request), request.query_params.get("accounts", "own")
+    principal, accounts = request.principal, request.query_params.get("accounts", "own")
     if accounts == "own":
         return principal.account_id
     if accounts != "all":

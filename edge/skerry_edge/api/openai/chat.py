@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.errors import InvalidInput
@@ -12,21 +11,13 @@ from skerry.wire.openai import (
     ChatRunInput,
 )
 from skerry_edge.api.bodies import Body
-from skerry_edge.api.edge_request import (
-    admitted,
-    arrive,
-    decoded,
-    edge_of,
-    model_of,
-    read_body,
-)
+from skerry_edge.api.edge_request import EdgeRequest, arrive, decoded
 from skerry_edge.api.handler import attended, begin, caller_of, event_stream, with_session
 from skerry_edge.api.openai.chat_answers import ChatAnswer, collect, events_of
 from skerry_edge.api.openai.chat_job import chat_job
 from skerry_edge.api.openai.prompt_cache import SIGN, breakpoints_of
 from skerry_edge.api.upstream_fields import CHAT
 from skerry_edge.envelopes import OPENAI, Dialect, JSONBytes, encode
-from skerry_edge.generation.edge import Edge
 from skerry_edge.text.breakpoints import Breakpoints
 from skerry_regions.models.catalog import ModelSpec
 
@@ -34,23 +25,21 @@ _body = Body(ChatCompletionRequest, CHAT)
 _run_body = Body(ChatRunInput, CHAT, corrects=True)
 
 
-async def chat_completions(request: Request) -> Response:
+async def chat_completions(request: EdgeRequest) -> Response:
     """Handle `POST …/v1/chat/completions`."""
-    return await answer_body(request, await read_body(request))
+    return await answer_body(request, await request.read())
 
 
-async def answer_body(request: Request, body: bytes, prefix: str = "") -> Response:
+async def answer_body(request: EdgeRequest, body: bytes, prefix: str = "") -> Response:
     """Answer an encoded request; a `prefix` of its model's name is left out."""
-    edge = edge_of(request)
     asked = await decoded(request, _body, body)
     asked.model = asked.model.removeprefix(prefix)
-    await arrive(request, model_of(edge, asked.model))
-    return await _answer(request, edge, asked, OPENAI)
+    await arrive(request, request.edge.requested(asked.model))
+    return await _answer(request, asked, OPENAI)
 
 
 async def run(
-    request: Request,
-    edge: Edge,
+    request: EdgeRequest,
     spec: ModelSpec,
     body: bytes,
     dialect: Dialect,
@@ -67,26 +56,24 @@ async def run(
     asked.model = spec.id
     if asked.prompt is not None:
         asked.messages = [Message("user", asked.prompt)]
-    return await _answer(request, edge, asked, dialect)
+    return await _answer(request, asked, dialect)
 
 
-async def _answer(
-    request: Request, edge: Edge, asked: ChatCompletionRequest, dialect: Dialect
-) -> Response:
+async def _answer(request: EdgeRequest, asked: ChatCompletionRequest, dialect: Dialect) -> Response:
     caller = caller_of(request, asked.options)
     is_legacy = bool(asked.functions) and not asked.tools
     if is_legacy:  # an answer of that time has room for one call
         asked.parallel_tool_calls = False
     if asked.max_tokens is not None and asked.max_completion_tokens is not None:
-        admitted(request).ignore(["max_tokens"])  # the older name
+        request.ignore(["max_tokens"])  # the older name
     breakpoints: Breakpoints = ()
-    if SIGN in admitted(request).content:
+    if SIGN in request.content:
         caller, breakpoints = with_session(caller, asked.prompt_cache_key), breakpoints_of(asked)
-    job = await chat_job(edge, asked, caller, breakpoints)
+    job = await chat_job(request.edge, asked, caller, breakpoints)
     choices = await begin(request, job)
     answer = ChatAnswer(
         id=f"chatcmpl-{caller.request_id}",
-        created=int(edge.wall_clock()),
+        created=int(request.edge.wall_clock()),
         model=asked.model,
         with_logprobs=job.submit.sampling.logprobs is not None,
         is_legacy=is_legacy,

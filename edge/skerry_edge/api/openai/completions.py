@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.errors import InvalidInput, LoraNotSupported
 from skerry.wire.openai import MAX_CHOICES, Completion, CompletionRequest
 from skerry_edge.api.bodies import Body
-from skerry_edge.api.edge_request import arrive, edge_of, model_of, read_json
+from skerry_edge.api.edge_request import EdgeRequest, arrive, read_json
 from skerry_edge.api.handler import attended, begin, caller_of, event_stream, job_of
 from skerry_edge.api.openai.completion_answers import ChoiceWriter, PromptText, collect, events
 from skerry_edge.api.upstream_fields import COMPLETIONS
@@ -37,12 +36,11 @@ MAX_PROMPT_LOGPROBS = 1 << 19  # entries of all prompts: what one answer may tak
 _body = Body(CompletionRequest, COMPLETIONS)
 
 
-async def completions(request: Request) -> Response:
+async def completions(request: EdgeRequest) -> Response:
     """Handle `POST …/v1/completions`."""
-    edge = edge_of(request)
-    asked = await read_json(request, _body)
+    edge, asked = request.edge, await read_json(request, _body)
     caller = caller_of(request)
-    await arrive(request, model_of(edge, asked.model))
+    await arrive(request, edge.requested(asked.model))
     jobs, prompts = await _jobs(edge, asked, caller)
     choices = await begin(request, *jobs)
     head = Completion(

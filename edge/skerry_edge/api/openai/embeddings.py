@@ -10,7 +10,6 @@ import base64
 from collections.abc import Sequence
 
 import numpy as np
-from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.errors import InvalidInput
@@ -23,7 +22,7 @@ from skerry.wire.encoders import (
 )
 from skerry.wire.openai import MAX_EMBEDDING_INPUTS, EmbeddingItem, EmbeddingList, EmbeddingRequest
 from skerry_edge.api.bodies import Body
-from skerry_edge.api.edge_request import arrive, decoded, edge_of, read_json
+from skerry_edge.api.edge_request import EdgeRequest, arrive, decoded, read_json
 from skerry_edge.api.handler import caller_of, vectors
 from skerry_edge.api.openai.completions import prompts_given
 from skerry_edge.api.upstream_fields import EMBEDDINGS, NATIVE_TEXTS
@@ -40,12 +39,7 @@ _request_body = Body(EmbeddingRequest, EMBEDDINGS)
 
 
 async def run(
-    request: Request,
-    edge: Edge,
-    spec: ModelSpec,
-    text: EncoderText,
-    body: bytes,
-    dialect: Dialect,
+    request: EdgeRequest, spec: ModelSpec, text: EncoderText, body: bytes, dialect: Dialect
 ) -> Response:
     """Answer `/ai/run/{model}` of a model that embeds: `data` has a row for each text.
 
@@ -58,8 +52,9 @@ async def run(
     pooling = asked.pooling or _embedding(spec).pooling
     _check_count(texts, spec, names[-1].partition("[")[0])
     tokens = await tokenised(
-        edge, spec, text, texts, names, tenant=caller.tenant, truncate=bool(asked.truncate_inputs)
-    )
+        request.edge, spec, text, texts, names,
+        tenant=caller.tenant, truncate=bool(asked.truncate_inputs),
+    )  # fmt: skip
     embedded = await vectors(request, caller, spec, tokens, _form(spec, pooling))
     usage, shape = tokens.usage(), [len(embedded), _embedding(spec).dimensions]
     result: EmbeddingsOutput | ContextVectorsOutput | RankingOutput
@@ -131,10 +126,9 @@ def _nearest(query: bytes, *contexts: bytes) -> list[RankedContext]:
     return sorted(ranked, key=lambda context: -context.score)
 
 
-async def create(request: Request) -> Response:
+async def create(request: EdgeRequest) -> Response:
     """Handle `POST …/v1/embeddings`."""
-    edge = edge_of(request)
-    asked = await read_json(request, _request_body)
+    edge, asked = request.edge, await read_json(request, _request_body)
     caller = caller_of(request)
     spec, text = edge.encoder(asked.model)
     await arrive(request, spec)

@@ -12,21 +12,13 @@ import asyncio
 from dataclasses import replace
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.errors import InvalidInput, NotFound, RequestError, ResponseNotFound
 from skerry.wire.openai import ChatCompletionRequest
 from skerry_edge.api.batch.files import list_query
 from skerry_edge.api.bodies import Body
-from skerry_edge.api.edge_request import (
-    admitted,
-    arrive,
-    edge_of,
-    model_of,
-    principal_of,
-    read_json,
-)
+from skerry_edge.api.edge_request import EdgeRequest, arrive, read_json
 from skerry_edge.api.fields import renamed
 from skerry_edge.api.handler import attended, begin, caller_of, event_stream, with_session
 from skerry_edge.api.openai.chat_job import chat_job
@@ -80,9 +72,9 @@ _event_body = Body(CreateEvent, RESPONSES)
 _count_body = Body(InputTokensRequest, RESPONSES)
 
 
-async def create(request: Request) -> Response:
+async def create(request: EdgeRequest) -> Response:
     """Handle `POST …/v1/responses`, and `response.create` of a WebSocket."""
-    edge, inside = edge_of(request), admitted(request).inside
+    edge, inside = request.edge, request.inside
     call = inside if isinstance(inside, SocketCall) else None
     if call is None:
         asked, warms = await read_json(request, _body), False
@@ -90,8 +82,8 @@ async def create(request: Request) -> Response:
         event = await read_json(request, _event_body)
         asked, warms = event, event.generate is False
     caller = caller_of(request)
-    admitted(request).ignore(left_out(asked))
-    await arrive(request, model_of(edge, asked.model))
+    request.ignore(left_out(asked))
+    await arrive(request, edge.requested(asked.model))
     seal = _opened(edge, asked, caller)
     goes_on = asked.previous_response_id is not None or (warms and asked.instructions)
     turns = [] if asked.input == [] and goes_on else turns_of(asked)
@@ -102,7 +94,7 @@ async def create(request: Request) -> Response:
         cache_key = edge.cache_keys[caller.tenant, zone]
         caller = replace(caller, residency=zone, cache_key=cache_key)
     breakpoints: Breakpoints = ()
-    if SIGN in admitted(request).content:
+    if SIGN in request.content:
         caller = with_session(caller, asked.prompt_cache_key)
         breakpoints = breakpoints_of(asked, previous.messages if previous else ())
     job = await _job(edge, chat_request(asked, turns), caller, breakpoints)
@@ -135,31 +127,30 @@ async def create(request: Request) -> Response:
     )
 
 
-async def count_tokens(request: Request) -> Response:
+async def count_tokens(request: EdgeRequest) -> Response:
     """Handle `POST …/v1/responses/input_tokens`: the length of a prompt, without running it."""
-    edge = edge_of(request)
-    asked = await read_json(request, _count_body)
+    edge, asked = request.edge, await read_json(request, _count_body)
     fields = {name: getattr(asked, name) for name in InputTokensRequest.__struct_fields__}
     caller = caller_of(request)
-    await arrive(request, model_of(edge, asked.model))
+    await arrive(request, edge.requested(asked.model))
     _opened(edge, asked, caller)
     turns, previous = turns_of(asked), await _previous(edge, caller.tenant, asked)
     if previous is not None:
         turns = previous.messages + turns
     whole = ResponsesRequest(**fields, max_output_tokens=1)
     job = await _job(edge, chat_request(whole, turns), caller)
-    admitted(request).ignore(job.ignored)
+    request.ignore(job.ignored)
     return JSONBytes(encode(InputTokens(len(job.submit.prompt_ids))))
 
 
 @of_any_zone
-async def retrieve(request: Request) -> Response:
+async def retrieve(request: EdgeRequest) -> Response:
     """Handle `GET …/v1/responses/{id}`: a stored answer."""
     return JSONBytes(bytes((await _asked_for(request)).response))
 
 
 @of_any_zone
-async def input_items(request: Request) -> Response:
+async def input_items(request: EdgeRequest) -> Response:
     """Handle `GET …/v1/responses/{id}/input_items`: what it was made of, the newest first unless
     `order=asc`; `after` and `limit` page through it."""
     query, params = list_query(request), request.query_params
@@ -167,7 +158,7 @@ async def input_items(request: Request) -> Response:
     if order not in ("asc", "desc"):
         raise InvalidInput("Bad input: order: asc or desc", param="order")
     if any(name in params for name in ("include", "include[]")):  # nothing of it is kept of items
-        admitted(request).ignore(["include"])
+        request.ignore(["include"])
     stored = await _asked_for(request)
     newest_first = order == "desc"
     return JSONBytes(
@@ -176,13 +167,12 @@ async def input_items(request: Request) -> Response:
 
 
 @of_any_zone
-async def delete(request: Request) -> Response:
+async def delete(request: EdgeRequest) -> Response:
     """Handle `DELETE …/v1/responses/{id}`."""
-    principal = principal_of(request)
-    responses, id = edge_of(request).responses, request.path_params["id"]
+    responses, id = request.edge.responses, request.path_params["id"]
     if is_sent_on(request):
         await _asked_for(request)
-    if responses is None or not await responses.delete(principal.account_id, id):
+    if responses is None or not await responses.delete(request.principal.account_id, id):
         raise _no_response(request)
     return JSONBytes(encode(DeletedResponse(id)))
 
@@ -218,17 +208,17 @@ def _warming(job: Job) -> Job:
     return replace(job, submit=submit, reader=None)
 
 
-async def _asked_for(request: Request) -> StoredResponse:
+async def _asked_for(request: EdgeRequest) -> StoredResponse:
     """Return the response that the path names. Raises `NotFound`."""
-    principal = principal_of(request)
-    stored = await _stored(edge_of(request), principal.account_id, request.path_params["id"])
+    tenant, id = request.principal.account_id, request.path_params["id"]
+    stored = await _stored(request.edge, tenant, id)
     if stored is None or not may_be_shown(request, stored.residency):
         raise _no_response(request)
     return stored
 
 
-def _no_response(request: Request) -> NotFound:
-    other = elsewhere(request.path_params["id"], edge_of(request).residency)
+def _no_response(request: EdgeRequest) -> NotFound:
+    other = elsewhere(request.path_params["id"], request.edge.residency)
     return NotFound(f"No such response; it may have expired.{other}")
 
 

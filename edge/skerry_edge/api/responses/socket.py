@@ -21,7 +21,7 @@ from skerry.errors import (
     SkerryError,
     Unavailable,
 )
-from skerry_edge.api.edge_request import INLINE_BYTES, EdgeRequest, principal_of
+from skerry_edge.api.edge_request import INLINE_BYTES, EdgeRequest
 from skerry_edge.api.responses.lane import Connected, Lane, Waiting
 from skerry_edge.api.responses.recent import RecentResponses
 from skerry_edge.api.responses.socket_events import (
@@ -65,7 +65,7 @@ class ResponsesSocket:
     def __init__(self, request: EdgeRequest, receive: Receive, send: Send) -> None:
         self._edge: Edge = request.edge
         self._scope = request.scope
-        self._principal: Principal = principal_of(request)
+        self._principal: Principal = request.principal
         self._tenant = self._principal.account_id
         self._limits = self._edge.limits
         self._loop = asyncio.get_running_loop()

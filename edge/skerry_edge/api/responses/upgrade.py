@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from skerry.errors import PermissionDenied
 from skerry_edge.api import cors
-from skerry_edge.api.edge_request import EdgeRequest, admitted, principal_of
+from skerry_edge.api.edge_request import EdgeRequest
 from skerry_edge.http.handshake import UPGRADE, accepted
 
 
-async def connect(request: Request) -> Response:
+async def connect(request: EdgeRequest) -> Response:
     """Switch to a WebSocket. Raises what refuses it, which is answered over HTTP."""
-    known = admitted(request)
-    known.answer_headers.update(UPGRADE)
-    known.answer_headers.update(accepted(known.fields))
-    origin, origins = known.fields.get("origin"), known.edge.cors_origins
+    request.answer_headers.update(UPGRADE)
+    request.answer_headers.update(accepted(request.fields))
+    origin, origins = request.fields.get("origin"), request.edge.cors_origins
     if origin is not None and cors.ANY not in origins and origin not in origins:
         raise PermissionDenied("Pages of this origin may not call here.")
-    return _Switch(known)
+    return _Switch(request)
 
 
 class _Switch(Response):
@@ -33,7 +31,7 @@ class _Switch(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         from skerry_edge.api.responses.socket import ResponsesSocket  # wsproto, with the first one
 
-        edge, tenant = self._request.edge, principal_of(self._request).account_id
+        edge, tenant = self._request.edge, self._request.principal.account_id
         limits, own = edge.limits, edge.admission.quotas.account(tenant).websockets
         most = limits.tenant_sockets if own is None else edge.admission.part(own)
         edge.sockets.enter(tenant, most=most, most_of_all=limits.max_sockets)

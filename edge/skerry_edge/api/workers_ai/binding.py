@@ -11,13 +11,12 @@ handed to the Worker as a stream.
 from __future__ import annotations
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.errors import InvalidInput
 from skerry.wire import RunOptions
 from skerry_edge.api.bodies import Body
-from skerry_edge.api.edge_request import edge_of, model_of, read_json
+from skerry_edge.api.edge_request import EdgeRequest, read_json
 from skerry_edge.api.gateway_options import apply_options
 from skerry_edge.api.workers_ai import native
 from skerry_edge.envelopes import BINDING, MODEL_HEADER
@@ -33,15 +32,14 @@ class BindingRequest(msgspec.Struct):
 _body = Body(BindingRequest)
 
 
-async def run(request: Request) -> Response:
+async def run(request: EdgeRequest) -> Response:
     """Handle `POST /run` and `POST /ai-gateway/run`."""
-    edge = edge_of(request)
     name = request.headers.get(MODEL_HEADER, "").rpartition(":")[2]
     if not name:
         raise InvalidInput(f"Bad input: the header {MODEL_HEADER} names no model")
-    spec = model_of(edge, name)
+    spec = request.edge.requested(name)
     asked = await read_json(request, _body)
     options = asked.options or RunOptions()
     if options.gateway is not None:
         apply_options(request, options.gateway)
-    return await native.answer(request, edge, spec, bytes(asked.inputs), BINDING, options)
+    return await native.answer(request, spec, bytes(asked.inputs), BINDING, options)

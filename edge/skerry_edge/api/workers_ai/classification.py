@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from array import array
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.wire.encoders import (
@@ -21,12 +20,11 @@ from skerry.wire.encoders import (
     RankingOutput,
 )
 from skerry_edge.api.bodies import Body
-from skerry_edge.api.edge_request import decoded
+from skerry_edge.api.edge_request import EdgeRequest, decoded
 from skerry_edge.api.handler import caller_of, vectors
 from skerry_edge.api.upstream_fields import NATIVE_TEXTS
 from skerry_edge.envelopes import Dialect, JSONBytes, encode
 from skerry_edge.gate.caller import Caller
-from skerry_edge.generation.edge import Edge
 from skerry_edge.generation.encoding import Form, Texts, floats, tokenised, tokenised_pairs
 from skerry_edge.text.encoder import EncoderText
 from skerry_regions.models.catalog import Classification, ModelSpec
@@ -36,29 +34,23 @@ _ranking_body = Body(RankingInput, NATIVE_TEXTS, corrects=True)
 
 
 async def run(
-    request: Request,
-    edge: Edge,
-    spec: ModelSpec,
-    text: EncoderText,
-    body: bytes,
-    dialect: Dialect,
+    request: EdgeRequest, spec: ModelSpec, text: EncoderText, body: bytes, dialect: Dialect
 ) -> Response:
     """Return labels in the model's order, or contexts with the best first."""
     result: RankingOutput | list[LabelScore]
     if _classification(spec).ranks:
         ranked = await decoded(request, _ranking_body, body)
         caller = caller_of(request, ranked.options)
-        result = await _ranking(request, edge, spec, text, ranked, caller)
+        result = await _ranking(request, spec, text, ranked, caller)
     else:
         asked = await decoded(request, _text_body, body)
         caller = caller_of(request, asked.options)
-        result = await _labels(request, edge, spec, text, asked, caller)
+        result = await _labels(request, spec, text, asked, caller)
     return JSONBytes(dialect.wrap(encode(result)))
 
 
 async def _labels(
-    request: Request,
-    edge: Edge,
+    request: EdgeRequest,
     spec: ModelSpec,
     text: EncoderText,
     asked: ClassificationInput,
@@ -66,7 +58,7 @@ async def _labels(
 ) -> list[LabelScore]:
     truncate = bool(asked.truncate_inputs)
     texts = await tokenised(
-        edge, spec, text, [asked.text], ["text"], tenant=caller.tenant, truncate=truncate
+        request.edge, spec, text, [asked.text], ["text"], tenant=caller.tenant, truncate=truncate
     )
     (scores,) = await _scores(request, spec, texts, caller)
     named = zip(_classification(spec).labels, scores, strict=True)
@@ -74,8 +66,7 @@ async def _labels(
 
 
 async def _ranking(
-    request: Request,
-    edge: Edge,
+    request: EdgeRequest,
     spec: ModelSpec,
     text: EncoderText,
     asked: RankingInput,
@@ -84,7 +75,7 @@ async def _ranking(
     contexts = [context.text for context in asked.contexts]
     truncate = bool(asked.truncate_inputs)
     texts = await tokenised_pairs(
-        edge, spec, text, asked.query, contexts, tenant=caller.tenant, truncate=truncate
+        request.edge, spec, text, asked.query, contexts, tenant=caller.tenant, truncate=truncate
     )
     scores = await _scores(request, spec, texts, caller)
     ranked = [RankedContext(index, score) for index, (score,) in enumerate(scores)]
@@ -93,7 +84,7 @@ async def _ranking(
 
 
 async def _scores(
-    request: Request, spec: ModelSpec, texts: Texts, caller: Caller
+    request: EdgeRequest, spec: ModelSpec, texts: Texts, caller: Caller
 ) -> list[list[float]]:
     """Return a score from 0 to 1 per label, of each text."""
     classification = _classification(spec)

@@ -15,12 +15,11 @@ from urllib.parse import quote
 
 import msgspec
 from msgspec import Meta, Struct
-from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.errors import InvalidInput, NotFound, SkerryError, TaskNotSupported
 from skerry_edge.api.bodies import decode
-from skerry_edge.api.edge_request import admitted, edge_of, model_of, principal_of, read_body
+from skerry_edge.api.edge_request import EdgeRequest, Handler
 from skerry_edge.api.gateway_options import apply_headers
 from skerry_edge.api.openai import chat
 from skerry_edge.api.workers_ai import native
@@ -28,7 +27,6 @@ from skerry_edge.envelopes import REST, JSONBytes, encode, envelope
 from skerry_edge.generation.sse import EventStream
 from skerry_edge.ledger.response_cache import GATEWAY_HEADER
 from skerry_regions.known_hosts import BINDING_HOST
-from skerry_regions.operations import Handler
 
 MAX_STEPS: Final = 16
 MAX_GATEWAY: Final = 128  # characters of its id
@@ -58,20 +56,19 @@ def in_gateway(handler: Handler) -> Handler:
     """Return a handler of requests of the gateway that the path names: its answers are kept apart
     from other gateways'."""
 
-    async def handle(request: Request) -> Response:
-        known = admitted(request)
-        known.fields = {**known.fields, GATEWAY_HEADER: _gateway(request)}
+    async def handle(request: EdgeRequest) -> Response:
+        request.fields = {**request.fields, GATEWAY_HEADER: _gateway(request)}
         return await handler(request)
 
     return handle
 
 
-async def compat(request: Request) -> Response:
+async def compat(request: EdgeRequest) -> Response:
     """Answer `POST …/compat/chat/completions`: the model's name has its provider before it."""
-    return await chat.answer_body(request, await read_body(request), PREFIX)
+    return await chat.answer_body(request, await request.read(), PREFIX)
 
 
-async def universal(request: Request) -> Response:
+async def universal(request: EdgeRequest) -> Response:
     """Answer by the first step that succeeds, whose place `cf-aig-step` names. Raises the last
     one's error.
 
@@ -79,10 +76,9 @@ async def universal(request: Request) -> Response:
     (AI Gateway, "Fallbacks"); so does a time limit, which counts from the step's start to the first
     part of its answer. A stream that has begun is the answer, whatever becomes of it.
     """
-    known = admitted(request)
-    body = await read_body(request)
+    body = await request.read()
     steps = decode(_steps, body)
-    known.ignore(
+    request.ignore(
         [
             f"[].{name}"
             for fields in _fields.decode(body)
@@ -90,11 +86,11 @@ async def universal(request: Request) -> Response:
         ]
     )
     failure: SkerryError | None = None
-    fields, headers = known.fields, dict(known.answer_headers)
+    fields, headers = request.fields, dict(request.answer_headers)
     for place, step in enumerate(steps):
-        known.fields, known.step_started = fields, known.edge.clock()
-        known.answer_headers.clear()  # of a step that failed
-        known.answer_headers.update(headers)
+        request.fields, request.step_started = fields, request.edge.clock()
+        request.answer_headers.clear()  # of a step that failed
+        request.answer_headers.update(headers)
         apply_headers(request, step.headers)
         try:
             answer = await _answered(request, step, f"[{place}]")
@@ -103,18 +99,18 @@ async def universal(request: Request) -> Response:
         except SkerryError as error:
             failure = error
             continue
-        known.answer_headers[STEP_HEADER] = str(place)
+        request.answer_headers[STEP_HEADER] = str(place)
         return answer
     raise failure or InvalidInput("Bad input: there is no step")
 
 
-async def _answered(request: Request, step: GatewayStep, where: str) -> Response:
-    edge, query, endpoint = edge_of(request), bytes(step.query), step.endpoint.strip("/")
+async def _answered(request: EdgeRequest, step: GatewayStep, where: str) -> Response:
+    query, endpoint = bytes(step.query), step.endpoint.strip("/")
     match step.provider:
         case "workers-ai" if endpoint == f"v1/{CHAT}":
             return await chat.answer_body(request, query)
         case "workers-ai":
-            return await native.answer(request, edge, model_of(edge, endpoint), query, REST)
+            return await native.answer(request, request.edge.requested(endpoint), query, REST)
         case "compat" if endpoint == CHAT:
             return await chat.answer_body(request, query, PREFIX)
         case "compat":
@@ -124,12 +120,12 @@ async def _answered(request: Request, step: GatewayStep, where: str) -> Response
             raise TaskNotSupported(_unknown(other), param=f"{where}.provider")
 
 
-async def url(request: Request) -> Response:
+async def url(request: EdgeRequest) -> Response:
     """Answer `GET /ai-gateway/gateways/{gateway}/url/{provider}`: where requests of it are sent."""
     provider = request.path_params["provider"]
     if provider not in (*PROVIDERS, "universal"):
         raise NotFound(_unknown(provider))
-    account, gateway = principal_of(request).account_id, quote(_gateway(request), safe="")
+    account, gateway = request.principal.account_id, quote(_gateway(request), safe="")
     host = request.headers.get("host") or request.url.netloc
     if host == BINDING_HOST:  # which leads nowhere: the runtime sends elsewhere what is for it
         own, port = request.scope["server"]
@@ -139,29 +135,29 @@ async def url(request: Request) -> Response:
     return JSONBytes(envelope(encode(found)))
 
 
-async def log(request: Request) -> Response:
+async def log(request: EdgeRequest) -> Response:
     """Answer `…/logs/{id}`: a gateway of this platform keeps none; requests have traces."""
     errors = [{"code": NO_LOG, "message": "No such log: gateways here keep none; see traces."}]
     body = {"result": None, "success": False, "errors": errors, "messages": []}
     return JSONBytes(encode(body), 404)
 
 
-async def markdown(request: Request) -> Response:
+async def markdown(request: EdgeRequest) -> Response:
     """Refuse `toMarkdown` by its name."""
     raise TaskNotSupported("toMarkdown is not supported: no model here reads files.")
 
 
-async def markdown_formats(request: Request) -> Response:
+async def markdown_formats(request: EdgeRequest) -> Response:
     """Answer which files `toMarkdown` takes: none."""
     return JSONBytes(envelope(b"[]"))
 
 
-async def autorag(request: Request) -> Response:
+async def autorag(request: EdgeRequest) -> Response:
     """Refuse `autorag` by its name."""
     raise TaskNotSupported("autorag is not supported: nothing is indexed here.")
 
 
-def _gateway(request: Request) -> str:
+def _gateway(request: EdgeRequest) -> str:
     name: str = request.path_params["gateway"]
     if len(name) > MAX_GATEWAY:
         raise InvalidInput(f"Bad input: a gateway's id has at most {MAX_GATEWAY} characters")

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 from msgspec import UNSET
-from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.errors import InvalidInput, JSONModeUnmet, LoraNotSupported
@@ -23,15 +22,7 @@ from skerry.wire import (
 )
 from skerry_edge.api.batch import queued
 from skerry_edge.api.bodies import Body
-from skerry_edge.api.edge_request import (
-    arrive,
-    decoded,
-    edge_of,
-    model_of,
-    principal_of,
-    read_body,
-    read_json,
-)
+from skerry_edge.api.edge_request import EdgeRequest, arrive, decoded, read_json
 from skerry_edge.api.handler import attended, begin, caller_of, event_stream, job_of
 from skerry_edge.api.openai import chat as openai
 from skerry_edge.api.openai import embeddings
@@ -75,25 +66,21 @@ _input_body = Body(TextGenerationInput, NATIVE_TEXT, corrects=True)
 _universal_body = Body(UniversalRequest)
 
 
-async def run(request: Request) -> Response:
+async def run(request: EdgeRequest) -> Response:
     """Handle `POST …/ai/run/{model}`: the body is the model's input."""
-    edge = edge_of(request)
-    spec = model_of(edge, request.path_params["model"])
-    body = await read_body(request)
-    return await answer(request, edge, spec, body, REST)
+    spec = request.edge.requested(request.path_params["model"])
+    return await answer(request, spec, await request.read(), REST)
 
 
-async def run_named(request: Request) -> Response:
+async def run_named(request: EdgeRequest) -> Response:
     """Handle `POST …/ai/run`: the body is `{"model": …, "input": {…}}`."""
-    edge = edge_of(request)
     universal = await read_json(request, _universal_body)
-    spec = model_of(edge, universal.model)
-    return await answer(request, edge, spec, bytes(universal.input), REST)
+    spec = request.edge.requested(universal.model)
+    return await answer(request, spec, bytes(universal.input), REST)
 
 
 async def answer(
-    request: Request,
-    edge: Edge,
+    request: EdgeRequest,
     spec: ModelSpec,
     body: bytes,
     dialect: Dialect,
@@ -103,16 +90,17 @@ async def answer(
 
     `options` are in place of those in the input.
     """
+    edge = request.edge
     may_queue = options is not None or b"queueRequest" in request.scope["query_string"]
     if may_queue and queued.is_asked(request, options):
-        return await queued.answer(request, edge, spec, body, dialect)
+        return await queued.answer(request, spec, body, dialect)
     await arrive(request, spec)
     if spec.id in edge.encoders:
         run_encoder = embeddings.run if spec.embedding is not None else classification.run
-        return await run_encoder(request, edge, spec, edge.encoders[spec.id], body, dialect)
+        return await run_encoder(request, spec, edge.encoders[spec.id], body, dialect)
     text = edge.texts[spec.id]
     if spec.answer == "chat":
-        return await openai.run(request, edge, spec, body, dialect, options)
+        return await openai.run(request, spec, body, dialect, options)
     asked = await decoded(
         request, _input_body, body, is_strict=options is not None and bool(options.strict)
     )
@@ -270,8 +258,8 @@ def _chunk_event(text: str, thought: str = "") -> bytes:
     return b'data: {"response":' + encode(text) + more + b',"p":"' + padding + b'"}\n\n'
 
 
-async def verify_token(request: Request) -> Response:
+async def verify_token(request: EdgeRequest) -> Response:
     """Handle `GET /user/tokens/verify`: the token got here, so it is live."""
-    result = encode({"id": principal_of(request).token_id, "status": "active"})
+    result = encode({"id": request.principal.token_id, "status": "active"})
     messages = [ApiMessage("This API Token is valid and active", 10000)]
     return JSONBytes(envelope(result, messages))
