@@ -14,6 +14,8 @@ CHARGE: Final = "!charge"
 CONCATENATE: Final = "!concatenate"
 SIZED: Final = "!sized"
 
+Repeatable = nodes.For | nodes.Macro | nodes.CallBlock | nodes.Block
+
 
 class Metering(NodeTransformer):
     """Puts the payments into a template's syntax tree."""
@@ -24,24 +26,14 @@ class Metering(NodeTransformer):
             raise SecurityError("number too large")
         return node
 
-    def visit_For(self, node: nodes.For) -> nodes.Node:
-        return self._pay_first(node, node.body)
-
-    def visit_Macro(self, node: nodes.Macro) -> nodes.Node:
-        return self._pay_first(node, node.body)
-
-    def visit_CallBlock(self, node: nodes.CallBlock) -> nodes.Node:
-        return self._pay_first(node, node.body)
-
-    def visit_Block(self, node: nodes.Block) -> nodes.Node:
-        return self._pay_first(node, node.body)
-
-    def _pay_first(self, node: nodes.Node, body: list[nodes.Node]) -> nodes.Node:
+    def visit_For(self, node: Repeatable) -> nodes.Node:
         """Let each run of a body pay for the body's own text."""
         text = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
         self.generic_visit(node)
-        body.insert(0, nodes.ExprStmt(_filter(nodes.Const(1 + text), CHARGE)))
+        node.body.insert(0, nodes.ExprStmt(_filter(nodes.Const(1 + text), CHARGE)))
         return node
+
+    visit_Macro = visit_CallBlock = visit_Block = visit_For
 
     def visit_Filter(self, node: nodes.Filter) -> nodes.Node:
         self.generic_visit(node)
@@ -49,9 +41,11 @@ class Metering(NodeTransformer):
             node.node = _filter(node.node, SIZED)
         return node
 
-    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
+    def visit_Compare(self, node: nodes.Compare | nodes.List | nodes.Dict) -> nodes.Node:
         self.generic_visit(node)
         return _filter(node, SIZED)
+
+    visit_List = visit_Dict = visit_Compare
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
         self.generic_visit(node)
@@ -61,17 +55,9 @@ class Metering(NodeTransformer):
         self.generic_visit(node)
         return _filter(nodes.List(node.nodes), CONCATENATE)
 
-    def visit_List(self, node: nodes.List) -> nodes.Node:
-        self.generic_visit(node)
-        return _filter(node, SIZED)
-
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
         self.generic_visit(node)
         return _filter(node, SIZED) if node.ctx == "load" else node
-
-    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
-        self.generic_visit(node)
-        return _filter(node, SIZED)
 
 
 def _filter(node: nodes.Expr, name: str) -> nodes.Filter:
