@@ -7,7 +7,7 @@ that has too much, and of all tenants together, what was used the longest ago go
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import Generic, TypeVar
 
 ENTRY_BYTES = 200  # what an entry takes besides what is kept
@@ -23,13 +23,10 @@ class TenantMemory(Generic[T]):
         self._max_bytes = max_bytes
         self._max_tenant_bytes = max_tenant_bytes
         self._lock = threading.Lock()
-        # The tenant that called last, last.
-        self._tenants: OrderedDict[str, _Entries[T]] = OrderedDict()
-        self._num_bytes = 0
-
-    @property
-    def num_bytes(self) -> int:
-        return self._num_bytes
+        # Of each tenant values and their sizes by name; what was used last is last, tenants too.
+        self._tenants: OrderedDict[str, OrderedDict[bytes, tuple[T, int]]] = OrderedDict()
+        self._held: Counter[str] = Counter()  # bytes by tenant
+        self.num_bytes = 0  # of all tenants
 
     def recall(self, tenant: str, name: bytes) -> T | None:
         """Return what a tenant's name stands for, if it is still there."""
@@ -38,50 +35,32 @@ class TenantMemory(Generic[T]):
             if entries is None:
                 return None
             self._tenants.move_to_end(tenant)
-            return entries.recall(name)
+            if name not in entries:
+                return None
+            entries.move_to_end(name)
+            return entries[name][0]
 
     def remember(self, tenant: str, name: bytes, value: T, size: int) -> None:
         """Keep a value that takes `size` bytes; none when another thread was faster."""
         with self._lock:
-            entries = self._tenants.setdefault(tenant, _Entries[T]())
-            self._num_bytes += entries.remember(name, value, size + ENTRY_BYTES)
-            while entries.num_bytes > self._max_tenant_bytes:
+            entries = self._tenants.setdefault(tenant, OrderedDict())
+            if name in entries:
+                return
+            entries[name] = value, size + ENTRY_BYTES
+            self._count(tenant, size + ENTRY_BYTES)
+            while self._held[tenant] > self._max_tenant_bytes:
                 self._forget_oldest(tenant)
-            while self._num_bytes > self._max_bytes:
+            while self.num_bytes > self._max_bytes:
                 self._forget_oldest(next(iter(self._tenants)))
+
+    def _count(self, tenant: str, size: int) -> None:
+        self._held[tenant] += size
+        self.num_bytes += size
 
     def _forget_oldest(self, tenant: str) -> None:
         """Forget the oldest of a tenant's values; a tenant without any is forgotten as well."""
         entries = self._tenants[tenant]
-        self._num_bytes -= entries.forget_oldest()
-        if not entries.num_bytes:
-            del self._tenants[tenant]
-
-
-class _Entries(Generic[T]):
-    """One tenant's values and their sizes by name, the most recently used last."""
-
-    def __init__(self) -> None:
-        self.num_bytes = 0
-        self._known: OrderedDict[bytes, tuple[T, int]] = OrderedDict()
-
-    def recall(self, name: bytes) -> T | None:
-        found = self._known.get(name)
-        if found is None:
-            return None
-        self._known.move_to_end(name)
-        return found[0]
-
-    def remember(self, name: bytes, value: T, size: int) -> int:
-        """Return bytes that it takes; none when the name is known."""
-        if name in self._known:
-            return 0
-        self._known[name] = value, size
-        self.num_bytes += size
-        return size
-
-    def forget_oldest(self) -> int:
-        """Return bytes that it gives back."""
-        _, (_, size) = self._known.popitem(last=False)
-        self.num_bytes -= size
-        return size
+        _, (_, size) = entries.popitem(last=False)
+        self._count(tenant, -size)
+        if not entries:
+            del self._tenants[tenant], self._held[tenant]

@@ -64,13 +64,9 @@ class PrefixMemory:
         max_tenant_bytes: int = MAX_TENANT_BYTES,
     ) -> None:
         self._part_chars = part_chars
-        self._parts: TenantMemory[array[int]] = TenantMemory(
+        self.parts: TenantMemory[array[int]] = TenantMemory(
             max_bytes=max_bytes, max_tenant_bytes=max_tenant_bytes
         )
-
-    @property
-    def num_bytes(self) -> int:
-        return self._parts.num_bytes
 
     def encode(self, text: TextModel, tenant: str, prompt: str) -> list[int]:
         """Return the ids of `text.encode(prompt)`, computed as far as they are not remembered.
@@ -84,10 +80,10 @@ class PrefixMemory:
             digest = blake2b(part.encode("utf-8", "surrogatepass"), digest_size=16)
             digest.update(text.build.encode())
             name = digest.digest()
-            known = self._parts.recall(tenant, name)
+            known = self.parts.recall(tenant, name)
             if known is None:
                 known = array("i", text.encode_part(part))
-                self._parts.remember(tenant, name, known, len(known) * known.itemsize)
+                self.parts.remember(tenant, name, known, len(known) * known.itemsize)
             ids += known
         text.check_length(len(ids))
         return ids + text.encode_part(rest)

@@ -143,7 +143,7 @@ def test_memory_is_bounded_for_each_tenant_and_for_all(small: SmallText) -> None
         prompts = [f"<s>{'ab'[number % 2]}{'b' * 100}</s>" for number in range(2)]
         for prompt in prompts:
             memory.encode(text, tenant, prompt)
-            assert memory.num_bytes <= 3 * entry
+            assert memory.parts.num_bytes <= 3 * entry
     small.num_encoded = 0
     memory.encode(text, "u", f"<s>b{'b' * 100}</s>")
     assert small.num_encoded == len("</s>")  # what was used last is there
@@ -155,7 +155,7 @@ def test_one_large_part_takes_the_place_of_many_tenants(small: SmallText) -> Non
     for tenant in ("t", "u", "v"):
         memory.encode(text, tenant, "a</s>")
     memory.encode(text, "w", f"{'a' * 140}</s>")
-    assert 3 * ENTRY_BYTES < memory.num_bytes < 4 * ENTRY_BYTES
+    assert 3 * ENTRY_BYTES < memory.parts.num_bytes < 4 * ENTRY_BYTES
     small.num_encoded = 0
     memory.encode(text, "w", f"{'a' * 140}</s>")
     assert small.num_encoded == len("</s>")
@@ -164,7 +164,7 @@ def test_one_large_part_takes_the_place_of_many_tenants(small: SmallText) -> Non
 def test_a_part_beyond_a_tenants_bound_is_not_kept(small: SmallText) -> None:
     memory = PrefixMemory(part_chars=1, max_tenant_bytes=ENTRY_BYTES, max_bytes=4 * ENTRY_BYTES)
     memory.encode(small.as_model(), "t", "a</s>")
-    assert memory.num_bytes == 0
+    assert memory.parts.num_bytes == 0
 
 
 @pytest.mark.model
