@@ -7,7 +7,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from skerry.errors import InvalidInput
@@ -38,14 +40,16 @@ def output_format(
 
     Raises `InvalidInput`, naming the field, for one that is not supported or not alone.
     """
-    asked = {
-        "response_format": _response_format(request.response_format, unenforced),
-        "guided_json": _guided_json(request.guided_json),
-        "guided_regex": _regex(request.guided_regex),
-        "guided_choice": _choice(request.guided_choice),
-        "guided_grammar": _ebnf(request.guided_grammar),
+    kinds: dict[str, Callable[[Any], OutputFormat | None]] = {
+        "response_format": partial(_response_format, unenforced=unenforced),
+        "guided_json": _guided_json,
+        "guided_regex": lambda regex: OutputFormat(_grammar("regex", regex, "guided_regex")),
+        "guided_choice": _choice,
+        "guided_grammar": _ebnf,
     }
-    formats = {name: each for name, each in asked.items() if each is not None}
+    asked = {name: getattr(request, name) for name in kinds}
+    made = {name: kinds[name](each) for name, each in asked.items() if each is not None}
+    formats = {name: each for name, each in made.items() if each is not None}
     if len(formats) > 1:
         first, second, *_ = formats
         raise _wrong(second, f"cannot be combined with {first}")
@@ -64,9 +68,7 @@ def json_schema(
     return OutputFormat(_grammar("json_schema", source, path, is_strict=is_strict), is_json=True)
 
 
-def _response_format(
-    asked: dict[str, Any] | None, unenforced: Unenforced | None
-) -> OutputFormat | None:
+def _response_format(asked: dict[str, Any], unenforced: Unenforced | None) -> OutputFormat | None:
     if not asked:
         return None
     strict: object = None
@@ -100,9 +102,7 @@ def _enveloped(value: object) -> tuple[object, str, object]:
     return value, path, None
 
 
-def _guided_json(schema: dict[str, Any] | str | None) -> OutputFormat | None:
-    if schema is None:
-        return None
+def _guided_json(schema: dict[str, Any] | str) -> OutputFormat:
     if isinstance(schema, str):
         try:
             schema = json.loads(schema)
@@ -111,24 +111,14 @@ def _guided_json(schema: dict[str, Any] | str | None) -> OutputFormat | None:
     return json_schema(schema, "guided_json")
 
 
-def _regex(regex: str | None) -> OutputFormat | None:
-    if regex is None:
-        return None
-    return OutputFormat(_grammar("regex", regex, "guided_regex"))
-
-
-def _choice(choices: list[str] | None) -> OutputFormat | None:
-    if choices is None:
-        return None
+def _choice(choices: list[str]) -> OutputFormat:
     if not 1 <= len(choices) <= MAX_CHOICES:
         raise _wrong("guided_choice", f"must have 1 to {MAX_CHOICES} entries")
     lark = "start: " + " | ".join(json.dumps(choice) for choice in dict.fromkeys(choices))
     return OutputFormat(_grammar("ebnf", lark, "guided_choice"))
 
 
-def _ebnf(source: str | None) -> OutputFormat | None:
-    if source is None:
-        return None
+def _ebnf(source: str) -> OutputFormat:
     for directive in ("%json", "%llguidance"):  # schemas in it would not be checked
         if directive in source:
             raise _wrong("guided_grammar", f"{directive} is not supported")
