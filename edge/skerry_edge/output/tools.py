@@ -138,9 +138,7 @@ def _choice(choice: str | dict[str, Any] | None, path: str) -> tuple[Choice, fro
             return "auto", None
         case "none" | "required":
             return choice, None
-        case {"type": "function", "function": {"name": str(name)}}:
-            return "required", frozenset((name,))
-        case {"type": "function", "name": str(name)} | {"name": str(name)}:
+        case {"type": "function", "function": {"name": str(name)}} | {"name": str(name)}:
             return "required", frozenset((name,))
         case {"type": "allowed_tools", **fields}:  # nested in chat completions, flat in responses
             return _allowed(fields.get(ALLOWED, fields), path)

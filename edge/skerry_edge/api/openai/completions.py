@@ -26,7 +26,7 @@ from skerry_edge.text.prompts import (
     output_floor,
     output_limit,
     sampling,
-    tokenised,
+    text_prompt,
 )
 from skerry_regions.models.catalog import ModelSpec
 
@@ -168,11 +168,7 @@ async def _prompt(
     edge: Edge, tenant: str, spec: ModelSpec, text: TextModel, given: str | list[int]
 ) -> PromptText:
     if isinstance(given, str):
-        raw = text.render_prompt(given, raw=True)
-        ids = await tokenised(
-            edge.desk, tenant, text, len(given), spec, edge.limits,
-            lambda: text.encode(raw, add_special=True),
-        )  # fmt: skip
+        ids = await text_prompt(text, spec, given, edge.limits, edge.desk, tenant, raw=True)
         return PromptText(ids, given)
     if not given:
         raise InvalidInput("Bad input: the prompt is empty.", param="prompt")
