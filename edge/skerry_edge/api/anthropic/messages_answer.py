@@ -45,15 +45,15 @@ class AnswerBlocks:
             case PartialCall():
                 return ToolUseBlock(item.id, item.name, _arguments(item))
 
-    def begun(self, item: Item) -> bytes:
+    def begun(self, item: Item) -> TextBlock | ThinkingBlock | ToolUseBlock:
         """Return the block as it begins, with nothing in it."""
         match item:
             case TextItem():
-                return encode(TextBlock(""))
+                return TextBlock("")
             case ReasoningItem():
-                return encode(ThinkingBlock())
+                return ThinkingBlock()
             case PartialCall():
-                return encode(ToolUseBlock(item.id, item.name, {}))
+                return ToolUseBlock(item.id, item.name, {})
 
     def delta(self, item: Item, change: Change) -> dict[str, str] | None:
         """Return what a change adds to a block; None where that is nothing."""
@@ -132,7 +132,7 @@ def _changed(items: OutputItems, changes: Sequence[Change], blocks: AnswerBlocks
         if change.begins:
             if index:
                 told += blocks.end(items, index - 1)
-            begun = msgspec.Raw(blocks.begun(item))
+            begun = blocks.begun(item)
             told += _told({"type": "content_block_start", "index": index, "content_block": begun})
         if (delta := blocks.delta(item, change)) is not None:
             told += _told({"type": "content_block_delta", "index": index, "delta": delta})

@@ -86,7 +86,7 @@ async def create(request: EdgeRequest) -> Response:
     await arrive(request, edge.requested(asked.model))
     seal = _opened(edge, asked, caller)
     goes_on = asked.previous_response_id is not None or (warms and asked.instructions)
-    turns = [] if asked.input == [] and goes_on else turns_of(asked)
+    turns = [] if asked.input == [] and goes_on else turns_of(asked.input)
     ids = input_ids(asked.input, caller.request_id)
     if (previous := await _previous(edge, caller.tenant, asked, call)) is not None:
         turns, ids = previous.messages + turns, conversation_ids(previous) + ids
@@ -134,7 +134,7 @@ async def count_tokens(request: EdgeRequest) -> Response:
     caller = caller_of(request)
     await arrive(request, edge.requested(asked.model))
     _opened(edge, asked, caller)
-    turns, previous = turns_of(asked), await _previous(edge, caller.tenant, asked)
+    turns, previous = turns_of(asked.input), await _previous(edge, caller.tenant, asked)
     if previous is not None:
         turns = previous.messages + turns
     whole = ResponsesRequest(**fields, max_output_tokens=1)

@@ -45,12 +45,7 @@ def open_thoughts(asked: InputTokensRequest, seal: ThoughtSeal | None) -> None:
             item.content = thought if is_own else ""
 
 
-def turns_of(asked: InputTokensRequest) -> list[Message]:
-    """Return the turns that the request brings."""
-    return _turns(asked.input)
-
-
-def _turns(given: str | Sequence[InputItem]) -> list[Message]:
+def turns_of(given: str | Sequence[InputItem]) -> list[Message]:
     """Return the input's items as messages; calls of tools in a row are one turn of the
     assistant's, and a thought is part of the turn that follows."""
     if isinstance(given, str):
@@ -122,7 +117,7 @@ def breakpoints_of(asked: ResponsesRequest, before: Sequence[Message]) -> list[B
 
 
 def _turns_after(before: Sequence[Message], items: Sequence[InputItem]) -> list[Message]:
-    return [*before, *_turns(items)]
+    return [*before, *turns_of(items)]
 
 
 def _begun(parts: str | list[ContentPart] | None, end: int) -> str | list[ContentPart] | None:
