@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterator
 
 import msgspec
 from msgspec import Struct
 from starlette.responses import Response
 
 from skerry.errors import InvalidInput, NotFound
-from skerry_edge.api.batch.files import list_query
+from skerry_edge.api.batch.files import list_query, pieces, tenant_batches
 from skerry_edge.api.batch.input_file import InputFile
 from skerry_edge.api.batch.output_files import file_id
 from skerry_edge.api.batch.target import lasting_token, target_of, zone_of
@@ -30,7 +29,6 @@ from skerry_edge.api.handler import key_of
 from skerry_edge.api.other_zones import may_be_shown, of_any_zone
 from skerry_edge.envelopes import JSONBytes, encode
 from skerry_edge.ledger.batches import OPENAI, Batches, batches_of
-from skerry_edge.ledger.files import StoredFile
 from skerry_regions.queue import BatchRecord, NewBatch
 from skerry_regions.zones import elsewhere, id_in
 
@@ -67,7 +65,7 @@ async def create(request: EdgeRequest) -> Response:
             param="input_file_id",
         )
     content = InputFile(asked.endpoint, edge.spec, batches.limits)
-    await asyncio.to_thread(content.read, _chunks(batches, tenant, file))
+    await asyncio.to_thread(content.read, pieces(batches, tenant, file))
     zone = file.residency or request.residency
     meta = Meta(
         endpoint=asked.endpoint,
@@ -103,42 +101,31 @@ async def create(request: EdgeRequest) -> Response:
 @of_any_zone
 async def retrieve(request: EdgeRequest) -> Response:
     """Handle `GET …/v1/batches/{id}`."""
-    batches, tenant = _caller(request)
+    batches, tenant = tenant_batches(request)
     record = await asyncio.to_thread(batches.queue.batch, tenant, request.path_params["id"])
     return JSONBytes(encode(await _shown(batches, _known(record, request))))
 
 
 async def list_batches(request: EdgeRequest) -> Response:
     """Handle `GET …/v1/batches`: newest first; `after` and `limit` page through them."""
-    batches, tenant = _caller(request)
+    batches, tenant = tenant_batches(request)
     query = list_query(request)
     records = await asyncio.to_thread(
         batches.queue.batches, tenant=tenant, kind=OPENAI, after=query.after, limit=query.limit + 1
     )
     data = [await _shown(batches, record) for record in records[: query.limit]]
-    page = BatchList(
-        data=data,
-        first_id=data[0].id if data else None,
-        last_id=data[-1].id if data else None,
-        has_more=len(records) > query.limit,
-    )
-    return JSONBytes(encode(page))
+    return JSONBytes(encode(BatchList.of(data, has_more=len(records) > query.limit)))
 
 
 @of_any_zone
 async def cancel(request: EdgeRequest) -> Response:
     """Handle `POST …/v1/batches/{id}/cancel`: what runs is broken off, what is done stays."""
-    batches, tenant = _caller(request)
+    batches, tenant = tenant_batches(request)
     id = request.path_params["id"]
     _known(await asyncio.to_thread(batches.queue.batch, tenant, id), request)
     record = await asyncio.to_thread(batches.queue.cancel, tenant, id)
     batches.submitted.set()
     return JSONBytes(encode(await _shown(batches, _known(record, request))))
-
-
-def _caller(request: EdgeRequest) -> tuple[Batches, str]:
-    tenant = request.principal.account_id
-    return batches_of(request.edge.batches), tenant
 
 
 def _known(record: BatchRecord | None, request: EdgeRequest) -> BatchRecord:
@@ -157,13 +144,6 @@ def _window(text: str, longest_hours: int) -> float:
             f"Bad input: completion_window: at most {longest_hours}h", param="completion_window"
         )
     return hours * HOUR
-
-
-def _chunks(batches: Batches, tenant: str, file: StoredFile) -> Iterator[bytes]:
-    position = 0
-    while (piece := batches.files.piece(tenant, file, position)) is not None:
-        yield piece
-        position += 1
 
 
 # --- how a batch is shown ------------------------------------------------------------------------

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import uuid
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -39,7 +40,7 @@ class ListQuery:
 
 async def upload(request: EdgeRequest) -> Response:
     """Handle `POST …/v1/files`: a form with `purpose` and `file`."""
-    batches, tenant = _caller(request)
+    batches, tenant = tenant_batches(request)
     if not request.headers.get("content-type", "").lower().startswith(FORM):
         raise InvalidInput(f"Bad input: a file is sent as {FORM}")
     try:
@@ -73,7 +74,7 @@ async def _store(request: EdgeRequest, batches: Batches, tenant: str, form: Form
 async def list_files(request: EdgeRequest) -> Response:
     """Handle `GET …/v1/files`: newest first unless `order=asc`; `after` and `limit` page through
     them."""
-    batches, tenant = _caller(request)
+    batches, tenant = tenant_batches(request)
     query = list_query(request)
     files = await asyncio.to_thread(
         batches.files.page,
@@ -84,29 +85,23 @@ async def list_files(request: EdgeRequest) -> Response:
         newest_first=request.query_params.get("order") != "asc",
     )
     data = [_shown(file) for file in files[: query.limit]]
-    page = FileList(
-        data=data,
-        first_id=data[0].id if data else None,
-        last_id=data[-1].id if data else None,
-        has_more=len(files) > query.limit,
-    )
-    return JSONBytes(encode(page))
+    return JSONBytes(encode(FileList.of(data, has_more=len(files) > query.limit)))
 
 
 @of_any_zone
 async def retrieve(request: EdgeRequest) -> Response:
     """Handle `GET …/v1/files/{id}`."""
-    batches, tenant = _caller(request)
+    batches, tenant = tenant_batches(request)
     return JSONBytes(encode(_shown(await _file(batches, tenant, request))))
 
 
 @of_any_zone
 async def content(request: EdgeRequest) -> Response:
     """Handle `GET …/v1/files/{id}/content`: its bytes."""
-    batches, tenant = _caller(request)
+    batches, tenant = tenant_batches(request)
     file = await _file(batches, tenant, request)
     return StreamingResponse(
-        _pieces(batches, tenant, file),
+        pieces(batches, tenant, file),
         media_type="application/octet-stream",
         headers={"content-length": str(file.size)},
     )
@@ -115,7 +110,7 @@ async def content(request: EdgeRequest) -> Response:
 @of_any_zone
 async def delete(request: EdgeRequest) -> Response:
     """Handle `DELETE …/v1/files/{id}`. A batch that read it goes on."""
-    batches, tenant = _caller(request)
+    batches, tenant = tenant_batches(request)
     id = (await _file(batches, tenant, request)).id
     if not await asyncio.to_thread(batches.files.delete, tenant, id):
         raise _no_file(request)
@@ -130,7 +125,8 @@ def list_query(request: EdgeRequest) -> ListQuery:
     return ListQuery(request.query_params.get("after") or None, limit)
 
 
-def _caller(request: EdgeRequest) -> tuple[Batches, str]:
+def tenant_batches(request: EdgeRequest) -> tuple[Batches, str]:
+    """Return the edge's batches, and whose of them a caller sees."""
     tenant = request.principal.account_id
     return batches_of(request.edge.batches), tenant
 
@@ -153,14 +149,13 @@ def _chunks(file: BinaryIO) -> Iterator[bytes]:
         yield chunk
 
 
-async def _pieces(batches: Batches, tenant: str, file: StoredFile) -> AsyncGenerator[bytes, None]:
-    position = 0
-    while True:
-        piece = await asyncio.to_thread(batches.files.piece, tenant, file, position)
+def pieces(batches: Batches, tenant: str, file: StoredFile) -> Iterator[bytes]:
+    """Yield what a file holds, piece by piece. Blocks."""
+    for position in itertools.count():
+        piece = batches.files.piece(tenant, file, position)
         if piece is None:
             return
         yield piece
-        position += 1
 
 
 def _shown(file: StoredFile) -> FileObject:

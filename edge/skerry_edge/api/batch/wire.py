@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Generic, Literal, Protocol, Self, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
@@ -52,6 +53,34 @@ class QueuedAnswers(Struct):
     usage: QueuedUsage
 
 
+# --- OpenAI: lists -------------------------------------------------------------------------------
+
+
+class Listable(Protocol):
+    """What a list may hold."""
+
+    id: str
+
+
+L = TypeVar("L", bound=Listable)
+
+
+class ListPage(Struct, Generic[L], kw_only=True):
+    """A part of a list, as OpenAI's clients page through it."""
+
+    object: Literal["list"] = "list"
+    data: Sequence[L]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+    @classmethod
+    def of(cls, data: Sequence[L], *, has_more: bool) -> Self:
+        """Return the page that has these."""
+        first, last = (data[0].id, data[-1].id) if data else (None, None)
+        return cls(data=data, first_id=first, last_id=last, has_more=has_more)
+
+
 # --- OpenAI: files -------------------------------------------------------------------------------
 
 
@@ -66,12 +95,8 @@ class FileObject(Struct, kw_only=True):
     status: Literal["processed"] = "processed"
 
 
-class FileList(Struct, kw_only=True):
-    object: Literal["list"] = "list"
-    data: list[FileObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
+class FileList(ListPage[FileObject]):
+    pass
 
 
 class DeletedFile(Struct):
@@ -145,12 +170,8 @@ class BatchObject(Struct, kw_only=True):
     metadata: dict[str, str] | None = None
 
 
-class BatchList(Struct, kw_only=True):
-    object: Literal["list"] = "list"
-    data: list[BatchObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
+class BatchList(ListPage[BatchObject]):
+    pass
 
 
 # --- OpenAI: lines of files ----------------------------------------------------------------------

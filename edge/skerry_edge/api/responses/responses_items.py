@@ -90,12 +90,7 @@ def listed(stored: StoredResponse, query: ListQuery, *, newest_first: bool) -> I
             raise InvalidInput("Bad input: after: no such item of this response", param="after")
         numbers = numbers[places[0] + 1 :]
     data = [_item(ids[number], *parts[number]) for number in numbers[: query.limit]]
-    return InputItemList(
-        data=data,
-        first_id=data[0].id if data else None,
-        last_id=data[-1].id if data else None,
-        has_more=len(numbers) > query.limit,
-    )
+    return InputItemList.of(data, has_more=len(numbers) > query.limit)
 
 
 def _parts(message: Message) -> Iterator[Part]:

@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from skerry.wire import CacheBreakpoint, MaxTokens, ReasoningEffort, Temperature, TokenLogprob, TopP
 from skerry.wire.openai import CacheKey, CacheOptions, CacheRetention
+from skerry_edge.api.batch.wire import ListPage
 
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
 
@@ -228,14 +229,8 @@ class FunctionCallOutput(Struct, tag="function_call_output", tag_field="type"):
     status: Status
 
 
-class InputItemList(Struct, kw_only=True):
+class InputItemList(ListPage[ListedMessage | ReasoningOutput | FunctionCall | FunctionCallOutput]):
     """What a response was made of, in pages."""
-
-    object: Literal["list"] = "list"
-    data: Sequence[ListedMessage | ReasoningOutput | FunctionCall | FunctionCallOutput]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
 class InputTokens(Struct):
