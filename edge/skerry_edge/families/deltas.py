@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,16 @@ class PartialCall:
     arguments: str = ""
     is_whole: bool = False
 
+    def add(self, delta: CallDelta) -> None:
+        """Take in more of it."""
+        self.arguments += delta.arguments
+        self.is_whole = self.is_whole or delta.ends
+
+    def as_openai(self) -> dict[str, Any]:
+        """Return it as a turn of a conversation has it."""
+        function = {"name": self.name, "arguments": self.arguments}
+        return {"id": self.id, "type": "function", "function": function}
+
 
 class Calls:
     """The calls of one choice, put together from their parts."""
@@ -54,9 +65,7 @@ class Calls:
         for delta in deltas:
             if delta.id is not None and delta.name is not None:
                 self.all.append(PartialCall(delta.id, delta.name))
-            call = self.all[delta.index]
-            call.arguments += delta.arguments
-            call.is_whole = call.is_whole or delta.ends
+            self.all[delta.index].add(delta)
 
 
 def merged(deltas: Iterable[Delta]) -> list[Delta]:

@@ -4,7 +4,6 @@ by one."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from skerry.wire import Message, TokenLogprob
 from skerry_edge.families.deltas import CallDelta, PartialCall, ReasoningDelta, TextDelta
@@ -12,8 +11,8 @@ from skerry_edge.generation.generation import Piece
 
 
 @dataclass(slots=True)
-class TextItem:
-    """A text between calls, as far as it has come."""
+class SaidItem:
+    """What comes as text, as far as it has come."""
 
     pieces: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
@@ -23,15 +22,12 @@ class TextItem:
         return "".join(self.pieces)
 
 
-@dataclass(slots=True)
-class ReasoningItem:
-    """A thought, as far as it has come."""
+class TextItem(SaidItem):
+    """A text between calls."""
 
-    pieces: list[str] = field(default_factory=list)
 
-    @property
-    def text(self) -> str:
-        return "".join(self.pieces)
+class ReasoningItem(SaidItem):
+    """A thought, without logprobs."""
 
 
 Item = TextItem | ReasoningItem | PartialCall
@@ -65,22 +61,29 @@ class OutputItems:
                 case TextDelta(text):
                     if self.all and not isinstance(self.all[-1], TextItem):
                         text = text.removeprefix("\n")  # that parts it from the text before
-                    changes.append(self._add_text(text, self._logprobs_of(text)))
+                    changes.append(self._add(TextItem, text, self._logprobs_of(text)))
                 case ReasoningDelta(text):
                     self._held = []
-                    changes.append(self._add_thought(text))
+                    changes.append(self._add(ReasoningItem, text, []))
                 case CallDelta():
                     self._held = []
                     changes.append(self._add_call(delta))
         return changes
 
-    def _add_thought(self, text: str) -> Change:
+    def _add(
+        self,
+        kind: type[TextItem] | type[ReasoningItem],
+        text: str,
+        logprobs: list[TokenLogprob],
+    ) -> Change:
         last = self.all[-1] if self.all else None
-        thought = last if isinstance(last, ReasoningItem) else ReasoningItem()
-        if thought is not last:
-            self.all.append(thought)
-        thought.pieces.append(text)
-        return Change(index=len(self.all) - 1, begins=thought is not last, text=text)
+        item = last if isinstance(last, kind) else kind()
+        if item is not last:
+            self.all.append(item)
+        item.pieces.append(text)
+        item.logprobs += logprobs
+        begins = item is not last
+        return Change(index=len(self.all) - 1, begins=begins, text=text, logprobs=logprobs)
 
     def _add_call(self, delta: CallDelta) -> Change:
         begins = delta.id is not None and delta.name is not None
@@ -89,26 +92,17 @@ class OutputItems:
         call = self.all[-1]
         if not isinstance(call, PartialCall):
             raise ValueError("a call's arguments came before the call")
-        call.arguments += delta.arguments
-        call.is_whole = call.is_whole or delta.ends
+        call.add(delta)
         return Change(index=len(self.all) - 1, begins=begins, arguments=delta.arguments)
 
     def close(self) -> list[Change]:
         """Close what is open, at the end: an answer without any item has an empty text."""
-        return [] if self.all else [self._add_text("", [])]
+        return [] if self.all else [self._add(TextItem, "", [])]
 
     def message(self) -> Message:
         """Return the answer as a turn of a conversation."""
         texts = [item.text for item in self.all if isinstance(item, TextItem)]
-        calls: list[dict[str, Any]] = [
-            {
-                "id": item.id,
-                "type": "function",
-                "function": {"name": item.name, "arguments": item.arguments},
-            }
-            for item in self.all
-            if isinstance(item, PartialCall)
-        ]
+        calls = [item.as_openai() for item in self.all if isinstance(item, PartialCall)]
         thoughts = [item.text for item in self.all if isinstance(item, ReasoningItem)]
         thought = "\n".join(thoughts) or None
         return Message(
@@ -124,16 +118,6 @@ class OutputItems:
         logprobs = _covering(held, size)
         self._held = held[len(logprobs) :]
         return logprobs
-
-    def _add_text(self, text: str, logprobs: list[TokenLogprob]) -> Change:
-        last = self.all[-1] if self.all else None
-        begins = not isinstance(last, TextItem)
-        item = last if isinstance(last, TextItem) else TextItem()
-        if begins:
-            self.all.append(item)
-        item.pieces.append(text)
-        item.logprobs += logprobs
-        return Change(index=len(self.all) - 1, begins=begins, text=text, logprobs=logprobs)
 
 
 def _covering(logprobs: list[TokenLogprob], size: int) -> list[TokenLogprob]:

@@ -68,18 +68,11 @@ def _message(text: str, thought: str, calls: Calls, answer: ChatAnswer) -> Assis
     if not calls.all:
         return message
     message.content = text or None
+    whole = [call.as_openai() for call in calls.all]
     if answer.is_legacy:
-        call = calls.all[0]
-        message.function_call = {"name": call.name, "arguments": call.arguments}
-        return message
-    message.tool_calls = [
-        {
-            "id": call.id,
-            "type": "function",
-            "function": {"name": call.name, "arguments": call.arguments},
-        }
-        for call in calls.all
-    ]
+        message.function_call = whole[0]["function"]
+    else:
+        message.tool_calls = whole
     return message
 
 
