@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from functools import cached_property
 from typing import Any, Final
 
 import httpx
@@ -47,7 +48,7 @@ class JsDict(Result):
 
     def to_py(self) -> dict[str, Any]:
         """Return the same in plain dicts and lists."""
-        plain: dict[str, Any] = _plain(self)
+        plain: dict[str, Any] = _objects_as(dict, self)
         return plain
 
 
@@ -138,13 +139,15 @@ class Ai:
             outcome = await client._drive(steps)
         except SkerryError as error:
             raise self._raised(error) from error
-        return ReadableStream(outcome.response) if isinstance(outcome, Streamed) else _js(outcome)
+        if isinstance(outcome, Streamed):
+            return ReadableStream(outcome.response)
+        return _objects_as(JsDict, outcome)
 
     async def models(self, params: Mapping[str, Any] | None = None) -> list[JsDict]:
         """Return the models that are served; `search`, `task` and `author` leave some."""
         filters = {key: (params or {}).get(key) for key in ("search", "task", "author")}
         try:
-            return [_js(model) for model in await self._on_this_loop().models(**filters)]
+            return _objects_as(JsDict, await self._on_this_loop().models(**filters))
         except SkerryError as error:
             raise self._raised(error) from error
 
@@ -185,13 +188,9 @@ class Ai:
 class Env:
     """The bindings of a Worker: its `AI`, made when it is first requested."""
 
-    def __init__(self) -> None:
-        self._ai: Ai | None = None
-
-    @property
+    @cached_property
     def AI(self) -> Ai:
-        self._ai = self._ai or Ai()
-        return self._ai
+        return Ai()
 
 
 env = Env()
@@ -225,21 +224,12 @@ async def _pieces(response: httpx.Response) -> AsyncIterator[bytes]:
         await response.aclose()
 
 
-def _js(value: Any) -> Any:
+def _objects_as(kind: type[dict[str, Any]], value: Any) -> Any:
+    """Return the same with every object of this kind."""
     match value:
         case dict():
-            return JsDict({key: _js(each) for key, each in value.items()})
+            return kind({key: _objects_as(kind, each) for key, each in value.items()})
         case list():
-            return [_js(each) for each in value]
-        case _:
-            return value
-
-
-def _plain(value: Any) -> Any:
-    match value:
-        case dict():
-            return {key: _plain(each) for key, each in value.items()}
-        case list():
-            return [_plain(each) for each in value]
+            return [_objects_as(kind, each) for each in value]
         case _:
             return value
