@@ -1,6 +1,6 @@
 """Streams: readers of chunks, and the two iterators that users hold.
 
-A `ChunkReader` does no I/O: bytes in, chunks out, however the bytes are cut. `Stream` and
+A reader does no I/O: bytes in, chunks out, however the bytes are cut. `Stream` and
 `AsyncStream` only move bytes from a response into a reader.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 import httpx
 
@@ -28,21 +28,6 @@ MAX_BODY_BYTES = 1 << 30  # of a whole reply; many hours of audio fit
 DONE = "[DONE]"
 
 
-class ChunkReader(Protocol):
-    """Turns the body of one streamed reply into chunks, without I/O."""
-
-    done: bool
-    """The reply has said that it is complete; whatever follows does not matter."""
-
-    def feed(self, data: bytes) -> Iterator[Chunk]:
-        """Take the next bytes; exhaust the iterator. Raises the error that the reply carries."""
-        ...
-
-    def finish(self) -> Iterator[Chunk]:
-        """Take in that the body has ended. Raises `ConnectionFailed` when it was cut short."""
-        ...
-
-
 class EventReader:
     """Chunks of a `text/event-stream` that ends with `data: [DONE]`."""
 
@@ -50,9 +35,10 @@ class EventReader:
         """`headers` are the reply's."""
         self._decoder = EventDecoder()
         self._headers = headers
-        self.done = False
+        self.done = False  # the reply is complete; whatever follows does not matter
 
     def feed(self, data: bytes) -> Iterator[Chunk]:
+        """Take the next bytes; exhaust the iterator. Raises the error that the reply carries."""
         if self.done:
             return
         for event in self._decoder.feed(data):
@@ -62,6 +48,7 @@ class EventReader:
             yield self._chunk(event)
 
     def finish(self) -> Iterator[Chunk]:
+        """Take in that the body has ended. Raises `ConnectionFailed` when it was cut short."""
         if not self.done:
             raise ConnectionFailed(
                 "The stream ended before it was complete.", request_id=request_id(self._headers)
@@ -83,7 +70,8 @@ class EventReader:
 
 
 class WholeReader:
-    """One chunk of a reply that came as plain JSON although a stream was requested."""
+    """As `EventReader`, of a reply that came as plain JSON although a stream was requested: one
+    chunk."""
 
     def __init__(self, headers: httpx.Headers) -> None:
         self._headers = headers
@@ -125,7 +113,7 @@ def can_stream(headers: httpx.Headers, *, asked: bool) -> bool:
     return media == "text/event-stream" or (asked and is_json(media))
 
 
-def _reader(response: httpx.Response) -> ChunkReader:
+def _reader(response: httpx.Response) -> EventReader | WholeReader:
     if is_json(media_type(response.headers)):
         return WholeReader(response.headers)
     return EventReader(response.headers)
