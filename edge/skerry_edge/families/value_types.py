@@ -17,17 +17,21 @@ def types_of(schema: Any, root: Schema, depth: int = 0) -> frozenset[str] | None
     if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
         return None
     if isinstance(ref := schema.get("$ref"), str):
-        return types_of(_referred(ref, root), root, depth + 1)
+        return types_of(referred(ref, root), root, depth + 1)
     if (kind := schema.get("type")) is not None:
         return frozenset((kind,) if isinstance(kind, str) else kind)
-    values = schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else []
-    if values:
+    if values := constants(schema):
         return frozenset(map(_type_of, values))
     for key in ("anyOf", "oneOf"):
         if branches := schema.get(key):
             each = [types_of(branch, root, depth + 1) for branch in branches]
             return None if None in each else frozenset[str]().union(*filter(None, each))
     return None
+
+
+def constants(schema: Schema) -> list[Any]:
+    """Return the only values that a schema allows, if it lists them."""
+    return schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else []
 
 
 def argument(schema: Schema, key: str) -> Any:
@@ -59,9 +63,10 @@ def _refused(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
 
 
-def _referred(ref: str, root: Schema) -> Any:
+def referred(ref: str, root: Schema) -> Any:
+    """Return what a reference (RFC 6901) names in its document; None for nothing."""
     found: Any = root
-    for part in ref.removeprefix("#/").split("/"):
+    for part in ref.split("/")[1:]:
         if not isinstance(found, Mapping):
             return None
         found = found.get(part.replace("~1", "/").replace("~0", "~"))

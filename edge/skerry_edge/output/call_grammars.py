@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from skerry_edge.families.family import CallStyle, Family, MessageStyle, is_mark
-from skerry_edge.families.value_types import read_as_text
+from skerry_edge.families.value_types import constants, read_as_text, referred
 from skerry_edge.output.one_of import Schema
 from skerry_edge.output.tools import JSON_STYLE, Tool
 
@@ -147,8 +147,7 @@ class _QuotedValues:
         for key in ("anyOf", "oneOf"):
             if key in schema:
                 return " | ".join(map(self.of, schema[key]))
-        if "enum" in schema or "const" in schema:
-            values = schema["enum"] if "enum" in schema else [schema["const"]]
+        if values := constants(schema):
             return " | ".join(map(self._constant, values))
         kinds = schema.get("type")
         if isinstance(kinds, list):
@@ -227,8 +226,7 @@ def _unheld_paths(schema: Any, path: str, *, is_deep: bool) -> Iterator[str]:
 
 def listed(schema: Schema) -> list[str]:
     """Return the texts of which a schema allows one, if it lists them."""
-    values = schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else []
-    return [value for value in values if isinstance(value, str)]
+    return [value for value in constants(schema) if isinstance(value, str)]
 
 
 def resolved(schema: Any, root: Schema) -> Schema:
@@ -236,10 +234,7 @@ def resolved(schema: Any, root: Schema) -> Schema:
     for _ in range(8):
         if not isinstance(schema, dict) or not isinstance(ref := schema.get("$ref"), str):
             break
-        found: Any = root
-        for part in ref.removeprefix("#").strip("/").split("/") if ref != "#" else ():
-            found = found.get(part, {}) if isinstance(found, dict) else {}
-        schema = found
+        schema = referred(ref, root)
     return schema if isinstance(schema, dict) else {}
 
 
