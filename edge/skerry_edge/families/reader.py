@@ -40,6 +40,7 @@ class Reader:
         self._has_thought = False
         self._is_led = False
         self._is_ended = False
+        self.counts_reasoning = self._family.reasoning is not None  # tokens may be of a thought
         self.is_reasoning = spec.is_open
         self.in_call = False
         self.in_header = self._family.messages is not None  # of a message, which is markup
@@ -48,11 +49,6 @@ class Reader:
         self.is_cut = False  # in a call, or where one would have begun
         self._steps = self._run()
         next(self._steps)
-
-    @property
-    def counts_reasoning(self) -> bool:
-        """Return whether tokens may be of a thought."""
-        return self._family.reasoning is not None
 
     def lead(self) -> None:
         """Cut a call here: what follows is not the model's, but leads to an end before the limit,

@@ -20,8 +20,6 @@ class EncoderText:
     def __init__(self, files: ModelFiles, *, max_tokens: int) -> None:
         self.vocab_size = files.vocab_size
         self.max_tokens = max_tokens  # of one text
-        self.tokenizer_digest = files.tokenizer_digest
-        self.template_digest = files.template_digest
         self._whole = _plain(files)
         self._cut = _plain(files)
         self._cut.enable_truncation(max_tokens)

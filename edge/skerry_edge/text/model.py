@@ -68,8 +68,6 @@ class TextModel:
         self.context_window = context_window  # tokens
         self.vocab_size = files.vocab_size
         self.stop_token_ids: tuple[int, ...] = files.stop_token_ids
-        self.tokenizer_digest = files.tokenizer_digest
-        self.template_digest = files.template_digest
         self.build = files.weights_digest + files.tokenizer_digest + files.template_digest
         self._tokenizer = Tokenizer.from_file(str(files.tokenizer))
         self._bos_id = files.bos_id if files.add_bos else None
@@ -84,7 +82,6 @@ class TextModel:
         self.borders = Borders(self._tokenizer)
         self._tokens = TokenBytes(self._tokenizer, files.token_form)
         self._strip_space = files.strips_space
-        self.chat_template = files.chat_template  # Jinja source
         self.family = family_of(files.chat_template, self.control_id)
         self._template: ChatTemplate | ForeignTemplate | None = None
         if files.chat_template is not None:
@@ -102,7 +99,8 @@ class TextModel:
                 self._template = ChatTemplate(source, tokens=tokens, now=now, clock=clock)
             where = ", rendered in a child" if is_foreign else ""
             family = f"family {self.family.name}"
-            logger.info("%s: chat template %s, %s%s", self.id, self.template_digest, family, where)
+            digest = files.template_digest
+            logger.info("%s: chat template %s, %s%s", self.id, digest, family, where)
 
     def close(self) -> None:
         """End what a foreign template runs in. Blocks; nothing is laid out afterwards."""
