@@ -35,7 +35,7 @@ from skerry_edge.api.anthropic.messages_wire import (
     TextBlock,
     TokenCount,
 )
-from skerry_edge.api.anthropic.thinking_blocks import Thoughts, check_thinking, ignored_names
+from skerry_edge.api.anthropic.thinking_blocks import check_thinking, ignored_names, open_blocks
 from skerry_edge.api.bodies import Body
 from skerry_edge.api.edge_request import EdgeRequest, arrive, read_json
 from skerry_edge.api.fields import renamed
@@ -70,11 +70,11 @@ async def messages(request: EdgeRequest) -> Response:
     if line:
         request.trace.add("billing line", 0.0, 0.0, {"line": line})
     is_marked = SIGN in request.content
-    thoughts = _opened(edge, asked, caller)
-    if thoughts.reasons:
+    seal, reasons = _opened(edge, asked, caller)
+    if reasons:
         check_thinking(asked)
     job = await _job(edge, asked, caller, is_marked=is_marked)
-    blocks = AnswerBlocks(thoughts, shows=getattr(asked.thinking, "display", None) != "omitted")
+    blocks = AnswerBlocks(seal, shows=getattr(asked.thinking, "display", None) != "omitted")
     choices = await begin(request, job)
     says_where = caller.residency is not None or asked.inference_geo is not None
     head = MessagesAnswer(
@@ -113,14 +113,14 @@ async def count_tokens(request: EdgeRequest) -> Response:
     return JSONBytes(encode(TokenCount(len(job.submit.prompt_ids))))
 
 
-def _opened(edge: Edge, asked: MessagesRequest, caller: Caller) -> Thoughts:
-    """Open the thoughts of earlier turns, in their place, and return what signs this one's. Raises
-    as `Edge.served` and `Thoughts.open` do."""
+def _opened(edge: Edge, asked: MessagesRequest, caller: Caller) -> tuple[ThoughtSeal, bool]:
+    """Open the thoughts of earlier turns, in their place, and return what signs this one's, and
+    whether the model reasons. Raises as `Edge.served` and `open_blocks` do."""
     spec, text = edge.served(asked.model)
     seal = ThoughtSeal(edge.secret, caller.tenant, spec.id)
-    thoughts = Thoughts(seal, reasons=text.family.reasoning is not None)
-    thoughts.open(asked.messages)
-    return thoughts
+    reasons = text.family.reasoning is not None
+    open_blocks(asked.messages, seal if reasons else None)
+    return seal, reasons
 
 
 async def _job(

@@ -19,7 +19,7 @@ from skerry_edge.api.anthropic.messages_wire import (
     ThinkingTokens,
     ToolUseBlock,
 )
-from skerry_edge.api.anthropic.thinking_blocks import Thoughts
+from skerry_edge.api.thought_seal import ThoughtSeal
 from skerry_edge.envelopes import encode
 from skerry_edge.families.deltas import PartialCall
 from skerry_edge.generation.generation import Choices, Piece
@@ -30,8 +30,8 @@ class AnswerBlocks:
     """An answer's items as blocks; a thought has its signature, and its text where it `shows`
     them."""
 
-    def __init__(self, thoughts: Thoughts, *, shows: bool) -> None:
-        self._thoughts = thoughts
+    def __init__(self, seal: ThoughtSeal, *, shows: bool) -> None:
+        self._seal = seal
         self._shows = shows
 
     def whole(self, item: Item) -> TextBlock | ThinkingBlock | ToolUseBlock:
@@ -40,8 +40,8 @@ class AnswerBlocks:
             case TextItem():
                 return TextBlock(item.text)
             case ReasoningItem():
-                signature = self._thoughts.signature(item.text)
-                return ThinkingBlock(item.text if self._shows else "", signature)
+                shown = item.text if self._shows else ""
+                return ThinkingBlock(shown, self._seal.seal(item.text))
             case PartialCall():
                 return ToolUseBlock(item.id, item.name, _arguments(item))
 
@@ -69,7 +69,7 @@ class AnswerBlocks:
         """Return the events with which a block ends."""
         item, told = items.all[index], b""
         if isinstance(item, ReasoningItem):
-            signed = {"type": "signature_delta", "signature": self._thoughts.signature(item.text)}
+            signed = {"type": "signature_delta", "signature": self._seal.seal(item.text)}
             told = _told({"type": "content_block_delta", "index": index, "delta": signed})
         return told + _told({"type": "content_block_stop", "index": index})
 

@@ -22,47 +22,37 @@ from skerry_edge.api.anthropic.messages_wire import (
 from skerry_edge.api.thought_seal import ThoughtSeal
 
 
-class Thoughts:
-    """The thoughts of one request's conversation, for one model."""
+def open_blocks(messages: Sequence[InputMessage], seal: ThoughtSeal | None) -> None:
+    """Put what was thought into the blocks of earlier turns, and nothing where it is not for this
+    model; without a seal it has no thoughts. Raises `InvalidInput` for a block that is not as it
+    was returned."""
+    for number, message in enumerate(messages):
+        if isinstance(message.content, str):
+            continue
+        for place, block in enumerate(message.content):
+            if isinstance(block, ThinkingBlock | RedactedThinkingBlock):
+                where = f"messages.{number}.content.{place}"
+                thought = "" if seal is None else _opened(block, where, seal)
+                message.content[place] = ThinkingBlock(thought)
 
-    def __init__(self, seal: ThoughtSeal, *, reasons: bool) -> None:
-        """Where the model does not reason, blocks are neither looked at nor shown to it."""
-        self._seal = seal
-        self.reasons = reasons
 
-    def signature(self, text: str) -> str:
-        """Return what shows that the model thought this."""
-        return self._seal.seal(text)
-
-    def open(self, messages: Sequence[InputMessage]) -> None:
-        """Put what was thought into the blocks of earlier turns, and nothing where it is not for
-        this model. Raises `InvalidInput` for a block that is not as it was returned."""
-        for number, message in enumerate(messages):
-            if isinstance(message.content, str):
-                continue
-            for place, block in enumerate(message.content):
-                if isinstance(block, ThinkingBlock | RedactedThinkingBlock):
-                    where = f"messages.{number}.content.{place}"
-                    thought = self._opened(block, where) if self.reasons else ""
-                    message.content[place] = ThinkingBlock(thought)
-
-    def _opened(self, block: ThinkingBlock | RedactedThinkingBlock, place: str) -> str:
-        shown = ""
-        if isinstance(block, ThinkingBlock):
-            sealed, kind, shown = block.signature, "`signature` in `thinking` block", block.thinking
-        else:
-            sealed, kind = block.data, "`data` in `redacted_thinking` block"
-        opened = self._seal.open(sealed)
-        if opened is None:
-            raise InvalidInput(f"{place}: Invalid {kind}", param=place)
-        thought, is_own = opened
-        if shown not in ("", thought):
-            raise InvalidInput(
-                f"{place}: `thinking` or `redacted_thinking` blocks cannot be modified. They must "
-                "remain as they were in the original response.",
-                param=place,
-            )
-        return thought if is_own else ""
+def _opened(block: ThinkingBlock | RedactedThinkingBlock, place: str, seal: ThoughtSeal) -> str:
+    shown = ""
+    if isinstance(block, ThinkingBlock):
+        sealed, kind, shown = block.signature, "`signature` in `thinking` block", block.thinking
+    else:
+        sealed, kind = block.data, "`data` in `redacted_thinking` block"
+    opened = seal.open(sealed)
+    if opened is None:
+        raise InvalidInput(f"{place}: Invalid {kind}", param=place)
+    thought, is_own = opened
+    if shown not in ("", thought):
+        raise InvalidInput(
+            f"{place}: `thinking` or `redacted_thinking` blocks cannot be modified. They must "
+            "remain as they were in the original response.",
+            param=place,
+        )
+    return thought if is_own else ""
 
 
 def ignored_names(asked: MessagesRequest, ignored: Collection[str]) -> tuple[str, ...]:
