@@ -147,9 +147,10 @@ class Ai:
         """Return the models that are served; `search`, `task` and `author` leave some."""
         filters = {key: (params or {}).get(key) for key in ("search", "task", "author")}
         try:
-            return _objects_as(JsDict, await self._on_this_loop().models(**filters))
+            models = await self._on_this_loop().models(**filters)
         except SkerryError as error:
             raise self._raised(error) from error
+        return [_objects_as(JsDict, each) for each in models]
 
     async def close(self) -> None:
         """Close idle connections. A Worker has no such call, and needs none."""

@@ -31,7 +31,10 @@ def types_of(schema: Any, root: Schema, depth: int = 0) -> frozenset[str] | None
 
 def constants(schema: Schema) -> list[Any]:
     """Return the only values that a schema allows, if it lists them."""
-    return schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else []
+    if "enum" in schema:
+        values: list[Any] = schema["enum"]
+        return values
+    return [schema["const"]] if "const" in schema else []
 
 
 def argument(schema: Schema, key: str) -> Any:
