@@ -38,7 +38,7 @@ def lingering(steering: Steering, announcer: Announcer) -> Callable[[], Awaitabl
     """Return what an edge does before it stops: announces it to clients and other edges."""
 
     async def linger() -> None:
-        steering.is_draining = True
+        steering.drain()
         announcer.announce_now()
         await asyncio.sleep(steering.policy.drain_seconds)
 

@@ -74,6 +74,10 @@ class Steering:
         self._zone = zone
         self._members = members
 
+    def drain(self) -> None:
+        """Send clients elsewhere from now on."""
+        self.is_draining = True
+
     def elsewhere(self, address: Address, zone: str | None) -> Elsewhere | None:
         """Return where a client should rather go, if not here. A request that is bound to a
         residency zone, or a client that is, gets no edge outside of it."""

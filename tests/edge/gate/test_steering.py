@@ -123,7 +123,7 @@ def test_nobody_leaves_a_zone() -> None:
     assert sent_to(steering, BOUND_TO_EU) is None  # however near it is to the other one
     assert sent_to(steering, BOUND_TO_US) == "iad"  # it must not be here
     assert sent_to(steering, BOUND_TO_US, "eu") is None  # it cannot be anywhere
-    steering.is_draining = True
+    steering.drain()
     assert sent_to(steering, AMERICAN, "eu") == "ams"
     assert sent_to(steering, AMERICAN, "jp") is None
 
@@ -131,7 +131,7 @@ def test_nobody_leaves_a_zone() -> None:
 def test_an_edge_that_drains_sends_everybody_away() -> None:
     world = World()
     steering = world.steering()
-    steering.is_draining = True
+    steering.drain()
     assert sent_to(steering, GERMAN) == "ams"
     assert sent_to(steering, AMERICAN) == "iad"
     assert sent_to(steering, UNKNOWN) == "ams"
@@ -146,7 +146,7 @@ def test_a_region_that_joined_later_is_far_away() -> None:
     world = World(members=[edge("new", "eu")])
     steering = world.steering()
     assert sent_to(steering, AMERICAN) is None
-    steering.is_draining = True
+    steering.drain()
     assert sent_to(steering, AMERICAN) == "new"
 
 
@@ -288,7 +288,7 @@ async def test_advice() -> None:
         200, 'http%2F1.1="iad.example.test:443"; ma=60',
     )  # fmt: skip
     assert "connection" not in told.headers
-    steering.is_draining = True
+    steering.drain()
     told = await ask(steering, address=GERMAN)
     assert (told.headers["alt-svc"], told.headers["connection"]) == (
         'http%2F1.1="ams.internal:8787"; ma=60', "close",
