@@ -1,12 +1,23 @@
-"""Models that the tests of this folder share."""
+"""Models and the interpreter that the tests of this folder share."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.core.paged_kv import DEVICE
 from tests.core.random_models import random_weights, write_safetensors
 from tests.core.runners.runner_suite import MODELS
+from tests.core.triton.interpreter import patched_once
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _interpreter() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patches:
+        if DEVICE.type == "cpu":
+            patched_once(patches)
+        yield
 
 
 @pytest.fixture(scope="session")
