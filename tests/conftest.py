@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -37,6 +38,13 @@ if not Path("/dev/nvidiactl").exists():
 
 def pytest_configure() -> None:
     settle()
+    gc.disable()  # until the tests are collected: what their imports make stays anyway
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+    gc.collect()
+    gc.freeze()  # a million objects, at which no later collection need look
 
 
 @pytest.fixture
