@@ -108,11 +108,10 @@ def test_nothing_is_wired_after_it_was_made() -> None:
     But for a zone that is served: its contents, bounds and transfers change with what they are
     made from.
     """
-    sources = {path: ast.parse(path.read_text()) for path in ROOT.glob("*/skerry*/**/*.py")}
     callbacks = set[str]()
     stored = list[tuple[Path, ast.Attribute]]()
-    for path, source in sources.items():
-        for node in ast.walk(source):
+    for path in ROOT.glob("*/skerry*/**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
             match node:
                 case ast.ClassDef():
                     callbacks |= callbacks_of(node)
