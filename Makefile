@@ -22,7 +22,7 @@ define install
 	@if [ -t 1 ]; then $(PIP) $(1) | $(PROGRESS); else $(PIP) -qq $(1); fi
 endef
 
-.PHONY: help install run test test-all bench conformance check format clean
+.PHONY: help install run test test-all bench conformance check pyright mypy contracts format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -42,8 +42,16 @@ test-all: check $(VENV)/.stamp-test-all $(TEST_HOME)/.stamp-models  ## the slow 
 
 check: $(VENV)/.stamp-test  ## ruff, mypy, pyright, import contracts
 	@echo "── ruff"        && $(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
-	@echo "── mypy"        && $(BIN)/mypy
+	@$(MAKE) --no-print-directory -j 2 pyright mypy contracts
+
+# Each takes one core: `check` has two run at once.
+pyright:
 	@echo "── pyright"     && PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
+
+mypy:
+	@echo "── mypy"        && $(BIN)/mypy
+
+contracts:
 	@echo "── import contracts" && $(BIN)/lint-imports --no-logo
 
 format: $(VENV)/.stamp-test  ## format the code, and mend what ruff can mend
