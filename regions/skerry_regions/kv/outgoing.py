@@ -31,6 +31,7 @@ from skerry_regions.kv.sender import TransferSender
 from skerry_regions.kv.shared_slots import SharedSlots
 from skerry_regions.wire import link_auth
 from skerry_regions.wire.link_auth import NO_CREDENTIALS, LinkCredentials
+from skerry_regions.wire.sockets import SocketEnd
 
 logger = logging.getLogger(__name__)
 
@@ -165,17 +166,16 @@ class OutgoingTransfer:
             self._transport.abort()
 
 
-class _OutgoingLink(asyncio.Protocol):
+class _OutgoingLink(SocketEnd):
     """One connection to the receiver."""
 
     def __init__(self, transfer: OutgoingTransfer) -> None:
         self._transfer = transfer
         self._decoder = KVFrameDecoder()
-        self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
-        self._transfer.connected(self._transport)
+        super().connection_made(transport)
+        self._transfer.connected(cast(asyncio.Transport, transport))
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -183,8 +183,7 @@ class _OutgoingLink(asyncio.Protocol):
                 self._transfer.received(frame)
         except TransferError as error:
             logger.warning("a receiver of KV was dropped: %s", error)
-            if self._transport is not None:
-                self._transport.abort()
+            self.drop()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transfer.disconnected()

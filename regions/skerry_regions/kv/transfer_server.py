@@ -10,7 +10,6 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable, Collection
-from typing import cast
 
 import msgspec
 
@@ -37,6 +36,7 @@ from skerry_regions.kv.frames import (
 from skerry_regions.kv.receiver import Arrived, TransferReceiver
 from skerry_regions.wire import link_auth
 from skerry_regions.wire.link_auth import NO_CREDENTIALS, LinkCredentials
+from skerry_regions.wire.sockets import SocketEnd
 
 logger = logging.getLogger(__name__)
 
@@ -221,17 +221,16 @@ class TransferServer:
             self._settle(transfer, None)
 
 
-class _IncomingLink(asyncio.Protocol):
+class _IncomingLink(SocketEnd):
     """One connection of a sender."""
 
     def __init__(self, server: TransferServer) -> None:
         self._server = server
         self.memory = PeerMemory()
         self._decoder = KVFrameDecoder()
-        self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        super().connection_made(transport)
         self._server.add(self)
 
     def data_received(self, data: bytes) -> None:
@@ -258,13 +257,9 @@ class _IncomingLink(asyncio.Protocol):
                 self._transport.writelines(encode(answer))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        super().connection_lost(exc)
         self.memory.close()
         self._server.discard(self)
-
-    def drop(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
 
 
 def _fields(frame: Frame | Copied) -> dict[str, str]:

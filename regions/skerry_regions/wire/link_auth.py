@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from skerry_regions.address import Address, is_loopback
 from skerry_regions.wire.link_certificates import LinkCertificates
@@ -28,6 +28,7 @@ from skerry_regions.wire.link_key import (
     Purpose,
 )
 from skerry_regions.wire.link_tls import HANDSHAKES, TlsEnd
+from skerry_regions.wire.sockets import SocketEnd
 
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.Protocol)
 
@@ -174,7 +175,7 @@ class _Unproven:
         self._logged_at, self._num_unlogged = now, 0
 
 
-class _Proving(asyncio.Protocol, Generic[ProtocolT]):
+class _Proving(SocketEnd, Generic[ProtocolT]):
     """Stands in front of a link's protocol until both ends have proven themselves."""
 
     def __init__(
@@ -186,7 +187,6 @@ class _Proving(asyncio.Protocol, Generic[ProtocolT]):
         self.inner = inner
         self._own = own
         self._unproven = unproven  # of a listening end
-        self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._is_busy = False  # on a thread
         self._loop = asyncio.get_running_loop()
@@ -196,11 +196,11 @@ class _Proving(asyncio.Protocol, Generic[ProtocolT]):
         )
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        super().connection_made(transport)
         if self._unproven is not None:
             peer = transport.get_extra_info("peername")
             self._unproven.add(self, str(peer[0]) if isinstance(peer, tuple) and peer else "")
-        if greeting := self._own.greeting():
+        if self._transport is not None and (greeting := self._own.greeting()):
             self._transport.write(greeting)
 
     def data_received(self, data: bytes) -> None:
@@ -208,7 +208,7 @@ class _Proving(asyncio.Protocol, Generic[ProtocolT]):
         self._prove()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        super().connection_lost(exc)
         self._refuse(LinkRefused("the other end closed the connection without a proof"))
 
     @property
@@ -222,8 +222,7 @@ class _Proving(asyncio.Protocol, Generic[ProtocolT]):
 
     def drop(self) -> None:
         self._end()
-        if self._transport is not None:
-            self._transport.abort()
+        super().drop()
 
     def _prove(self) -> None:
         """Go on with the handshake; of certificates on a thread. Nothing is read meanwhile: memory

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from skerry.errors import Unavailable
 from skerry_regions.registry import Member
@@ -28,6 +28,7 @@ from skerry_regions.wire.protocol import (
     Tokens,
 )
 from skerry_regions.wire.reports import Report
+from skerry_regions.wire.sockets import ConnectionSocket
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ EmbedSink = Callable[[Embedded | Failed], None]
 CallSink = Callable[[EdgeAnswer | Failed], None]
 
 
-class LinkConnection(asyncio.Protocol):
+class LinkConnection(ConnectionSocket[EdgeConnection]):
     """Streams, embeddings, pings and reports over one `EdgeConnection`."""
 
     def __init__(
@@ -48,18 +49,16 @@ class LinkConnection(asyncio.Protocol):
         last_stream: int = 0,
     ) -> None:
         """`last_stream` was that of the connection before."""
+        super().__init__(EdgeConnection(hello, last_stream=last_stream))
         self._node = node
         self._on_report = on_report
         self._pinged: dict[int, float] = {}  # when, by nonce, while unanswered
         self.rtt: float | None = None  # seconds, of the last ping
         self._changed = changed
-        self._connection = EdgeConnection(hello, last_stream=last_stream)
         self._sinks: dict[int, Callable[[Any], None]] = {}
         """By stream. `EdgeConnection` passes on only events that belong on it."""
         self._pongs: list[Pong] = []
         self._nonces = itertools.count()
-        self._transport: asyncio.Transport | None = None
-        self._flush_scheduled = False
         self.lost = asyncio.Event()
 
     @property
@@ -84,10 +83,6 @@ class LinkConnection(asyncio.Protocol):
     def num_streams(self) -> int:
         return len(self._sinks)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
-        self._schedule_flush()
-
     def data_received(self, data: bytes) -> None:
         try:
             for message in self._connection.receive(data):
@@ -109,7 +104,7 @@ class LinkConnection(asyncio.Protocol):
         self._schedule_flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        super().connection_lost(exc)
         self.lost.set()
         self._changed()
         self.fail_streams()
@@ -173,22 +168,8 @@ class LinkConnection(asyncio.Protocol):
         pongs, self._pongs = self._pongs, []
         return pongs
 
-    def drop(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
     def _deliver(self, event: Accepted | AnyEvent) -> None:
         ends = not isinstance(event, Accepted) and is_last(event)
         sink = self._sinks.pop(event.stream, None) if ends else self._sinks.get(event.stream)
         if sink is not None:
             sink(event)
-
-    def _schedule_flush(self) -> None:
-        if not self._flush_scheduled and self._transport is not None:
-            self._flush_scheduled = True
-            asyncio.get_running_loop().call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._flush_scheduled = False
-        if self._transport is not None and (data := self._connection.data_to_send()):
-            self._transport.write(data)

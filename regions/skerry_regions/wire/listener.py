@@ -36,6 +36,7 @@ from skerry_regions.wire.protocol import (
     Submit,
 )
 from skerry_regions.wire.reports import REPORT_SECONDS, Report
+from skerry_regions.wire.sockets import ConnectionSocket
 
 logger = logging.getLogger(__name__)
 
@@ -125,16 +126,14 @@ class NodeServer:
                 link.tell(reports)
 
 
-class EdgeLink(asyncio.Protocol):
+class EdgeLink(ConnectionSocket[NodeConnection]):
     """One edge's connection, seen from the node."""
 
     def __init__(self, server: NodeServer) -> None:
+        super().__init__(NodeConnection(server.hello))
         self._server = server
-        self._connection = NodeConnection(server.hello)
         self._streams: dict[int, Abortable] = {}
         self._calls: dict[int, AnsweredCall] = {}  # of these
-        self._transport: asyncio.Transport | None = None
-        self._flush_scheduled = False
 
     @property
     def num_streams(self) -> int:
@@ -146,13 +145,12 @@ class EdgeLink(asyncio.Protocol):
         return self._connection.peer.id if self._connection.peer is not None else ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
         if len(self._server.links) >= MAX_EDGES:
             logger.warning("refused an edge: %d are connected", MAX_EDGES)
-            self._transport.abort()
+            cast(asyncio.Transport, transport).abort()
             return
+        super().connection_made(transport)
         self._server.links.add(self)
-        self._schedule_flush()
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -178,7 +176,7 @@ class EdgeLink(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Abort the streams: the edge is gone, and so is who wanted their tokens."""
         self._server.links.discard(self)
-        self._transport = None
+        super().connection_lost(exc)
         for stream in list(self._streams.values()):
             stream.abort()
 
@@ -194,10 +192,6 @@ class EdgeLink(asyncio.Protocol):
         for number, stream in list(self._streams.items()):
             self._push(failed_event(number, error))
             stream.abort()  # its own last event comes too late to be sent
-
-    def drop(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
 
     def _tell(self, reports: list[Report]) -> None:
         for report in reports:
@@ -258,13 +252,3 @@ class EdgeLink(asyncio.Protocol):
         """Have a call's answer wait for whoever reads it."""
         if (call := self._calls.get(stream)) is not None:
             (call.pause if self._connection.is_behind(stream) else call.resume)()
-
-    def _schedule_flush(self) -> None:
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
-            asyncio.get_running_loop().call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._flush_scheduled = False
-        if self._transport is not None and (data := self._connection.data_to_send()):
-            self._transport.write(data)

@@ -18,7 +18,7 @@ from tests.regions.wire.ends import (
 )
 
 from skerry.errors import Overloaded, Unavailable
-from skerry_regions.wire.agreement import Agreement, agree
+from skerry_regions.wire.connection import Agreement, agree
 from skerry_regions.wire.edge_connection import EdgeConnection
 from skerry_regions.wire.frames import ProtocolError, encode
 from skerry_regions.wire.node_connection import NodeConnection
