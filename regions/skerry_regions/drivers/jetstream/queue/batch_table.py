@@ -118,10 +118,15 @@ class BatchTable:
 
     async def _state(self, id: str) -> tuple[BatchState, int] | None:
         """Return a batch's record, and its sequence."""
-        stored = await self._stream.last(f"b.{key_of(id)}")
-        if stored is None or not stored.data:
+        found = await self._stored_state(key_of(id))
+        if found is None:
             self._open.pop(id, None)
             self._seen.pop(id, None)
+        return found
+
+    async def _stored_state(self, key: str) -> tuple[BatchState, int] | None:
+        stored = await self._stream.last(f"b.{key}")
+        if stored is None or not stored.data:
             return None
         state = decode_state(stored.data)
         self._observe(state, self._clock())
@@ -151,18 +156,10 @@ class BatchTable:
         keys = [key.removeprefix("o.") for key in await self._stream.keys("o.*")]
         late = time.monotonic() - LOOK_SECONDS
         by_key = {key_of(id): state for id, (at, state) in self._open.items() if at > late}
-
-        async def read(key: str) -> BatchState | None:
-            stored = await self._stream.last(f"b.{key}")
-            if stored is None or not stored.data:
-                return None
-            state = decode_state(stored.data)
-            self._observe(state, self._clock())
-            return state
-
-        found = await each_of([key for key in keys if key not in by_key], read)
+        late_keys = [key for key in keys if key not in by_key]
+        found = await each_of(late_keys, self._stored_state)
         states = [by_key[key] for key in keys if key in by_key]
-        states += [state for state in found if state is not None]
+        states += [each[0] for each in found if each is not None]
         self._open = {state.id: self._open[state.id] for state in states if state.id in self._open}
         return sorted(states, key=lambda state: (state.number, state.id))
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
-import uuid
 from collections.abc import Iterator
 
 from skerry.errors import Unavailable
@@ -22,19 +20,17 @@ from skerry_regions.drivers.jetstream.queue.batch_state import (
 from skerry_regions.drivers.jetstream.queue.batch_table import (
     ATTEMPTS,
     CHANGE_SECONDS,
-    DONE,
     key_key,
-    listed_key,
-    markers,
 )
 from skerry_regions.drivers.jetstream.queue.nats_queue import (
+    TOO_MANY_CHANGES,
     BatchKey,
     NatsQueue,
     decode_key,
     decode_references,
 )
-from skerry_regions.drivers.jetstream.specs import key_of, parts_of
-from skerry_regions.drivers.jetstream.stream import KeyedStream, RevisionConflict, Write
+from skerry_regions.drivers.jetstream.specs import parts_of
+from skerry_regions.drivers.jetstream.stream import KeyedStream, Write
 from skerry_regions.drivers.jetstream.values import each_of
 from skerry_regions.drivers.queue_copy import CopiedBatch, CopiedItem
 from skerry_regions.queue import ItemState, NewBatch, NewItem, QueueLimits, Settled
@@ -100,46 +96,27 @@ class NatsBatches(NatsQueue):
         return items
 
     async def _write(self, batch: CopiedBatch) -> None:
-        content, now = uuid.uuid4().hex, self._wall_clock()
-        begun = Write(f"s.{content}", repr(now).encode(), 0)
-        marker = await self._stream.write(begun, seconds=CHANGE_SECONDS)
         items = [NewItem(item.payload, item.reference) for item in batch.items]
-        await self._write_content(content, batch.new, items)
+        content, marker = await self._write_content(batch.new, items)
         settled = [*_settled(batch.items)]
         await each_of(settled, lambda each: self._write_result(content, *each))
-        await self._enter(batch, content, marker)
+        await self._commit_copy(batch, content, marker)
 
     async def _write_result(self, content: str, index: int, state: Settled, result: bytes) -> None:
         write = await self._outcome_of(content, index, state, result)
         await self._stream.write(write, seconds=CHANGE_SECONDS)
 
-    async def _enter(self, batch: CopiedBatch, content: str, marker: int) -> None:
+    async def _commit_copy(self, batch: CopiedBatch, content: str, marker: int) -> None:
         """Have a batch known whose items and results are there; one of its id stays."""
-        new = batch.new
-        key = "" if new.key is None else key_key(new.tenant, new.key)
+        new, key, named = batch.new, "", []
+        if new.key is not None:
+            key = key_key(new.tenant, new.key)
+            named = [Write(key, encode(BatchKey(new.id, new.fingerprint)))]
         for _ in range(ATTEMPTS):
             number = (await self._stream.state()).last_sequence
-            state = state_of(batch, content, number, key)
-            writes = [
-                *await self._with_totals(new.tenant, state.waiting, state.num_bytes),
-                Write(f"s.{content}", DONE, marker),
-                *markers(None, state),
-                Write(listed_key(state), b"1"),
-                *([Write(key, encode(BatchKey(new.id, new.fingerprint)))] if key else ()),
-                Write(f"b.{key_of(new.id)}", encode(state), 0),
-            ]
-            try:
-                await self._together(writes)
-            except RevisionConflict:
-                found = await self._state(new.id)
-                if found is None:
-                    continue  # the tenant's totals are others by now
-                if found[0].content != content:
-                    return  # what was written here is swept later
-            with contextlib.suppress(Unavailable):  # then it is swept later
-                await self._stream.delete(f"s.{content}")
-            return
-        raise Unavailable("The tenant's batches are changed by too many at once.")
+            if await self._enter(state_of(batch, content, number, key), named, marker) is not None:
+                return
+        raise Unavailable(TOO_MANY_CHANGES)
 
 
 def _settled(items: list[CopiedItem]) -> Iterator[tuple[int, Settled, bytes]]:

@@ -48,6 +48,7 @@ from skerry_regions.queue import (
 
 FULL_SHARE = 0.7  # of the stream: what is left is for results
 SUBMIT_SECONDS = 900.0  # that one submission may take; one that died is swept after an hour
+TOO_MANY_CHANGES = "The tenant's batches are changed by too many at once."
 
 
 class BatchKey(Struct, frozen=True):
@@ -75,10 +76,8 @@ class NatsQueue(BatchWork):
             return known
         await self._with_totals(batch.tenant, len(items), size)  # may it be stored?
         await self._check_room(size)
-        content, now = uuid.uuid4().hex, self._wall_clock()
-        begun = Write(f"s.{content}", repr(now).encode(), 0)
-        marker = await self._stream.write(begun, seconds=CHANGE_SECONDS)
-        await self._write_content(content, batch, items)
+        now = self._wall_clock()
+        content, marker = await self._write_content(batch, items)
         if self._wall_clock() >= now + SUBMIT_SECONDS:
             raise Unavailable("The batch took too long to be stored.")
         return await self._commit(batch, items, size, content, marker)
@@ -104,7 +103,12 @@ class NatsQueue(BatchWork):
         if state.num_bytes + size > FULL_SHARE * state.max_bytes:
             raise QueueRefused("the batches of all tenants take all the room", is_full=True)
 
-    async def _write_content(self, content: str, batch: NewBatch, items: Sequence[NewItem]) -> None:
+    async def _write_content(self, batch: NewBatch, items: Sequence[NewItem]) -> tuple[str, int]:
+        """Return under which name all lies that a batch is of, and the sequence of what says that
+        its submission is under way."""
+        content = uuid.uuid4().hex
+        begun = Write(f"s.{content}", repr(self._wall_clock()).encode(), 0)
+        marker = await self._stream.write(begun, seconds=CHANGE_SECONDS)
         blocks = _blocks(items)
         header = BatchHeader(
             batch.token, batch.target, batch.meta, tuple(first for first, _ in blocks), batch.key
@@ -113,47 +117,61 @@ class NatsQueue(BatchWork):
             await self._write_value(f"i.{content}.{number}", encode(payloads))
         await self._write_value(f"n.{content}", encode([item.reference for item in items]))
         await self._write_value(f"h.{content}", encode(header))
+        return content, marker
 
     async def _commit(
         self, batch: NewBatch, items: Sequence[NewItem], size: int, content: str, marker: int
     ) -> BatchRecord:
         """Have a batch known whose items are there."""
-        key = "" if batch.key is None else key_key(batch.tenant, batch.key)
+        key, named = "", []
+        if batch.key is not None:
+            key = key_key(batch.tenant, batch.key)
+            named = [Write(key, encode(BatchKey(batch.id, batch.fingerprint)), 0)]
         for _ in range(ATTEMPTS):
-            now, count = self._wall_clock(), len(items)
+            now = self._wall_clock()
             state = BatchState(
                 id=batch.id, tenant=batch.tenant, kind=batch.kind, model=batch.model, key=key,
-                content=content, total=count, num_bytes=size, waiting_bytes=size,
+                content=content, total=len(items), num_bytes=size, waiting_bytes=size,
                 number=(await self._stream.state()).last_sequence, created_at=now,
                 expires_at=now + batch.window_seconds, window_seconds=batch.window_seconds,
                 ended_at=None if items else now, ending=None if items else "completed",
                 changes=(secrets.token_bytes(6),),
             )  # fmt: skip
-            writes = [
-                *await self._with_totals(batch.tenant, count, size),
-                Write(f"s.{content}", DONE, marker),
-                *markers(None, state),
-                Write(listed_key(state), b"1"),
-            ]
-            if key:
-                named = encode(BatchKey(batch.id, batch.fingerprint))
-                writes.append(Write(key, named, 0))
-            writes.append(Write(f"b.{key_of(batch.id)}", encode(state), 0))
-            try:
-                await self._together(writes)
-            except RevisionConflict:
-                found = await self._state(batch.id)
-                if found is None or found[0].content != content:
-                    if (known := await self._of_key(batch)) is not None:
-                        return known
-                    if found is not None:
-                        raise Unavailable(f"There is a batch {batch.id} already.") from None
-                    continue  # the tenant's totals are others by now
-                state = found[0]
-            with contextlib.suppress(Unavailable):  # then it is swept later
-                await self._stream.delete(f"s.{content}")
-            return record_of(state, batch.meta)
-        raise Unavailable("The tenant's batches are changed by too many at once.")
+            entered = await self._enter(state, named, marker)
+            if entered is not None and entered.content == content:
+                return record_of(entered, batch.meta)
+            if (known := await self._of_key(batch)) is not None:
+                return known
+            if entered is not None:
+                raise Unavailable(f"There is a batch {batch.id} already.")
+        raise Unavailable(TOO_MANY_CHANGES)
+
+    async def _enter(
+        self, state: BatchState, named: Sequence[Write], marker: int
+    ) -> BatchState | None:
+        """Have a batch known that is written but for its record.
+
+        Return the record of its id, which may be another's; None where the tenant's totals or what
+        lies under its key became others meanwhile. What is left behind then is swept later.
+        """
+        writes = [
+            *await self._with_totals(state.tenant, state.waiting, state.num_bytes),
+            Write(f"s.{state.content}", DONE, marker),
+            *markers(None, state),
+            Write(listed_key(state), b"1"),
+            *named,
+            Write(f"b.{key_of(state.id)}", encode(state), 0),
+        ]
+        try:
+            await self._together(writes)
+        except RevisionConflict:
+            found = await self._state(state.id)
+            if found is None or found[0].content != state.content:
+                return None if found is None else found[0]
+            state = found[0]  # its answer was lost
+        with contextlib.suppress(Unavailable):  # then it is swept later
+            await self._stream.delete(f"s.{state.content}")
+        return state
 
     def batch(self, tenant: str | None, id: str) -> BatchRecord | None:
         return self._wait(self._batch(tenant, id))
