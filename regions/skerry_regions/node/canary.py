@@ -7,10 +7,13 @@ nothing.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from skerry.errors import Overloaded, SkerryError
 from skerry_regions.node.node import Node
-from skerry_regions.wire.protocol import Accepted, Done, Event, Failed, Sampling, Submit
+from skerry_regions.node.stream import NodeStream
+from skerry_regions.wire.client import ended
+from skerry_regions.wire.protocol import Sampling, Submit
 
 CANARY_SECONDS = 2.0  # for one token; an engine with work shows by its steps instead
 CANARY_PROMPT = [0]
@@ -58,17 +61,10 @@ class Canary:
             sampling=Sampling(max_tokens=1),
             seconds_left=self._seconds,
         )
-        end: asyncio.Future[Done | Failed] = asyncio.get_running_loop().create_future()
-
-        def sink(event: Accepted | Event) -> None:
-            if isinstance(event, Done | Failed) and not end.done():
-                end.set_result(event)
-
         try:
-            self._node.submit(submit, sink)
+            await ended(partial(self._node.submit, submit), NodeStream.abort)
         except Overloaded:
             return None if model in self._moved() else "full, and no step was made"
         except SkerryError as error:
             return error.message
-        event = await end
-        return event.message if isinstance(event, Failed) else None
+        return None

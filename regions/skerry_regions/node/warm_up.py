@@ -11,13 +11,15 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from skerry.errors import SkerryError
 from skerry_core.names import SHARED_KEY
 from skerry_core.runner import Progress
 from skerry_regions.node.node import Node
-from skerry_regions.wire.client import error_of
-from skerry_regions.wire.protocol import Accepted, Done, Event, Failed, Sampling, Submit
+from skerry_regions.node.stream import NodeStream
+from skerry_regions.wire.client import ended
+from skerry_regions.wire.protocol import Sampling, Submit
 
 logger = logging.getLogger(__name__)
 
@@ -39,37 +41,20 @@ async def warm_up(
     end = time.monotonic() + seconds
     for done, prompt in enumerate(prompts):
         progress("computing prompts to warm up", done / len(prompts))
+        submit = Submit(
+            stream=1,
+            request_id="warm-up",
+            model=model,
+            prompt_ids=list(prompt),
+            sampling=Sampling(max_tokens=1),
+            cache_key=SHARED_KEY,
+        )
         try:
             async with asyncio.timeout(end - time.monotonic()):
-                await _compute(node, model, prompt)
+                await ended(partial(node.submit, submit), NodeStream.abort)
         except TimeoutError:
             logger.warning("%d of %d prompts are warm after %g s", done, len(prompts), seconds)
             return done
         except SkerryError as error:
             logger.warning("prompt %d cannot be warmed up: %s", done, error.message)
     return len(prompts)
-
-
-async def _compute(node: Node, model: str, prompt: Sequence[int]) -> None:
-    """Raises SkerryError."""
-    ended: asyncio.Future[Done | Failed] = asyncio.get_running_loop().create_future()
-
-    def sink(event: Accepted | Event) -> None:
-        if isinstance(event, Done | Failed) and not ended.done():
-            ended.set_result(event)
-
-    submit = Submit(
-        stream=1,
-        request_id="warm-up",
-        model=model,
-        prompt_ids=list(prompt),
-        sampling=Sampling(max_tokens=1),
-        cache_key=SHARED_KEY,
-    )
-    stream = node.submit(submit, sink)
-    try:
-        event = await ended
-    finally:
-        stream.abort()
-    if isinstance(event, Failed):
-        raise error_of(event)

@@ -13,6 +13,8 @@ from typing import Protocol, TypeVar, runtime_checkable
 from skerry.errors import InternalError, SkerryError
 from skerry_regions.wire.protocol import (
     MAX_MESSAGE,
+    Accepted,
+    AnyEvent,
     Done,
     Embed,
     Embedded,
@@ -99,22 +101,31 @@ def failed_event(stream: int, error: SkerryError) -> Failed:
     )
 
 
-async def embedded(
-    start: Callable[[Callable[[Embedded | Failed], None]], T], stop: Callable[[T], None]
-) -> bytes:
-    """Return the vectors that an embedding ends with. Raises what `start` does, and the node's
-    error. What `start` returned is stopped in the end, whoever waits for it or not."""
-    answer: asyncio.Future[Embedded | Failed] = asyncio.get_running_loop().create_future()
+async def ended(
+    start: Callable[[Callable[[Accepted | AnyEvent], None]], T], stop: Callable[[T], None]
+) -> Done | Embedded:
+    """Return what a stream of which nothing else is wanted ends with. Raises what `start` does, and
+    the node's error. What `start` returned is stopped in the end, whoever waits for it or not."""
+    end: asyncio.Future[Done | Embedded | Failed] = asyncio.get_running_loop().create_future()
 
-    def push(event: Embedded | Failed) -> None:
-        if not answer.done():  # else its reader has gone
-            answer.set_result(event)
+    def push(event: Accepted | AnyEvent) -> None:
+        if isinstance(event, Done | Embedded | Failed) and not end.done():
+            end.set_result(event)  # else its reader has gone
 
     running = start(push)
     try:
-        event = await answer
+        event = await end
     finally:
         stop(running)
     if isinstance(event, Failed):
         raise error_of(event)
+    return event
+
+
+async def embedded(
+    start: Callable[[Callable[[Embedded | Failed], None]], T], stop: Callable[[T], None]
+) -> bytes:
+    """Return the vectors that an embedding ends with; the rest is as `ended` does it."""
+    event = await ended(start, stop)
+    assert isinstance(event, Embedded)  # the only end of such a stream that is no failure
     return event.vectors
