@@ -22,7 +22,6 @@ from skerry_regions.control.desired.published_tokens import PublishedTokens, Tok
 from skerry_regions.control.desired.resources import (
     API_TOKEN,
     BY_NAME,
-    NOTHING_RUNS,
     ApiTokenSpec,
     ResourceKind,
     Spec,
@@ -30,7 +29,7 @@ from skerry_regions.control.desired.resources import (
 )
 from skerry_regions.control.desired.store import Store
 from skerry_regions.control.desired.validation import check_deletable, check_references, spec_of
-from skerry_regions.control.desired.writing import IdempotentAnswer, Writing
+from skerry_regions.control.desired.writing import IdempotentAnswer, Writing, as_gone, as_new
 from skerry_regions.control.errors import Conflict, Invalid, StaleEtag, UnknownResource
 
 KEEP_ANSWERS_SECONDS = 86_400.0
@@ -136,11 +135,7 @@ class Changes:
                 return
             check_deletable(record, writing.desired)
             revision = writing.mark_deleting(record)
-            if kind in NOTHING_RUNS:
-                writing.remove(kind, id)
-            fields = msgspec.to_builtins(record.spec).items()
-            was = {name: [value, None] for name, value in fields}
-            writing.audit(actor, "delete", kind, id, revision, was)
+            writing.audit(actor, "delete", kind, id, revision, as_gone(record.spec))
         if kind is API_TOKEN:
             self.settle_tokens()
 
@@ -202,8 +197,7 @@ def _create(writing: Writing, kind: ResourceKind, spec: Spec, actor: str) -> Rec
         raise Conflict(f"there are {MAX_RESOURCES} resources of the kind {kind.name} already")
     check_references(spec, id, writing.desired)
     record = writing.put(kind, id, spec)
-    after = {name: [None, value] for name, value in msgspec.to_builtins(spec).items()}
-    writing.audit(actor, "create", kind, id, record.revision, after)
+    writing.audit(actor, "create", kind, id, record.revision, as_new(spec))
     return record
 
 

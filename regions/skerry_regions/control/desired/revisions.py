@@ -18,10 +18,10 @@ from skerry_regions.control.desired.changes import MAX_RESOURCES, differences
 from skerry_regions.control.desired.desired import Desired, Record
 from skerry_regions.control.desired.history import REVISED, ResourceChange, history
 from skerry_regions.control.desired.manifest import Manifest, Wish, wishes
-from skerry_regions.control.desired.resources import BY_NAME, KINDS, NOTHING_RUNS
+from skerry_regions.control.desired.resources import BY_NAME, KINDS
 from skerry_regions.control.desired.store import Store
 from skerry_regions.control.desired.validation import check_deletable, check_references, spec_of
-from skerry_regions.control.desired.writing import MAX_AUDIT_ROWS, Writing
+from skerry_regions.control.desired.writing import MAX_AUDIT_ROWS, Writing, as_gone, as_new
 from skerry_regions.control.errors import Conflict, ControlError, Invalid
 
 SOURCE = "source"  # name of the decision that marks what came from a file
@@ -149,7 +149,9 @@ def _converge(
     for record in going:
         check_deletable(record, after)
     removals = [
-        ResourceChange(kind=record.kind.name, id=record.id, action="delete", changes=_gone(record))
+        ResourceChange(
+            kind=record.kind.name, id=record.id, action="delete", changes=as_gone(record.spec)
+        )
         for record in going
     ]
     if not dry_run:
@@ -158,8 +160,6 @@ def _converge(
             writing.audit(actor, change.action, wish.kind, wish.id, put.revision, change.changes)
         for record, change in zip(going, removals, strict=True):
             revision = writing.mark_deleting(record)
-            if record.kind in NOTHING_RUNS:
-                writing.remove(record.kind, record.id)
             writing.audit(actor, "delete", record.kind, record.id, revision, change.changes)
         settle(writing)
     return [change for _, change in changed] + removals
@@ -182,11 +182,11 @@ def _needed(keys: Sequence[Key], desired: Desired) -> set[Key]:
 
 def _difference(wish: Wish, before: Record | None) -> ResourceChange | None:
     """Return what a wish changes; None where all is so already. Raises Invalid."""
-    after = msgspec.to_builtins(wish.spec)
     if before is None or before.deleting:
         action = "create" if before is None else "restore"
-        changes = {name: [None, value] for name, value in after.items()}
+        changes = as_new(wish.spec)
     else:
+        after = msgspec.to_builtins(wish.spec)
         action, changes = "update", differences(msgspec.to_builtins(before.spec), after)
         if not changes:
             return None
@@ -198,10 +198,6 @@ def _difference(wish: Wish, before: Record | None) -> ResourceChange | None:
                     field=f"{wish.path}.{field}" if wish.path else field,
                 )
     return ResourceChange(kind=wish.kind.name, id=wish.id, action=action, changes=changes)
-
-
-def _gone(record: Record) -> dict[str, Any]:
-    return {name: [value, None] for name, value in msgspec.to_builtins(record.spec).items()}
 
 
 def _state_after(writing: Writing, revision: int) -> tuple[list[Wish], list[Key]]:

@@ -11,7 +11,7 @@ import orjson
 from msgspec import Struct
 
 from skerry_regions.control.desired.desired import Desired, Record
-from skerry_regions.control.desired.resources import ResourceKind, Spec
+from skerry_regions.control.desired.resources import NOTHING_RUNS, ResourceKind, Spec
 
 AuditOutcome = Literal["granted", "denied"]
 MAX_LOG_ROWS = 100_000  # of events, of answers; the oldest go
@@ -29,6 +29,16 @@ class IdempotentAnswer(Struct, frozen=True):
     spec: bytes
     revision: int
     at: float
+
+
+def as_new(spec: Struct) -> dict[str, Any]:
+    """Return the changes of a resource that there was not, or that was on its way out."""
+    return {name: [None, value] for name, value in msgspec.to_builtins(spec).items()}
+
+
+def as_gone(spec: Struct) -> dict[str, Any]:
+    """Return the changes of a resource that goes."""
+    return {name: [value, None] for name, value in msgspec.to_builtins(spec).items()}
 
 
 class Writing:
@@ -57,13 +67,16 @@ class Writing:
         )  # fmt: skip
 
     def mark_deleting(self, record: Record) -> int:
-        """Mark it to go, once all of it has drained; return the new revision."""
+        """Mark it to go, once all of it has drained; one of a kind of which nothing runs goes at
+        once. Return the new revision."""
         revision = self._next_revision()
         self._database.execute(
             "UPDATE resources SET deleting = 1, revision = ?, updated_at = ?"
             " WHERE kind = ? AND id = ?",
             (revision, self.now, record.kind.name, record.id),
         )
+        if record.kind in NOTHING_RUNS:
+            self.remove(record.kind, record.id)
         return revision
 
     def remove(self, kind: ResourceKind, id: str) -> None:

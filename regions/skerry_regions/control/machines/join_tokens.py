@@ -24,7 +24,7 @@ from skerry_regions.control.desired.resources import Id
 from skerry_regions.control.desired.store import Store
 from skerry_regions.control.desired.validation import converted
 from skerry_regions.control.desired.views import rfc3339
-from skerry_regions.control.desired.writing import Writing
+from skerry_regions.control.desired.writing import Writing, as_new
 from skerry_regions.control.errors import Conflict, Invalid, Unauthorized, UnknownResource
 from skerry_regions.spec_types import Name
 
@@ -118,8 +118,7 @@ class JoinTokens:
             if known is None:
                 _check_place(spec, writing.desired)
                 known = _insert(writing, id, secret, spec)
-                changes = {name: [None, value] for name, value in msgspec.to_builtins(spec).items()}
-                writing.audit(actor, "create", KIND, id, writing.desired.revision, changes)
+                writing.audit(actor, "create", KIND, id, writing.desired.revision, as_new(spec))
         text = f"{PREFIX}_{id}_{self._fingerprint}_{secret}"
         return msgspec.structs.replace(view(known, self._store.clock()), secret=text)
 
