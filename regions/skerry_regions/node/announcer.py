@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from skerry_regions.process.pauses import until_set
 from skerry_regions.registry import (
     LAST_INCARNATION,
     RENEW_SECONDS,
@@ -90,9 +91,7 @@ class Announcer:
             except Exception:  # whatever it is: this member's streams run on, and it must be found
                 logger.exception("the record was not renewed; trying again")
                 pause = max(self._renew_seconds, min(2 * pause, LONGEST_PAUSE))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._changed.wait()
+            await until_set(self._changed, pause)
 
     async def _announce(self) -> None:
         member = self._described()

@@ -40,6 +40,7 @@ from skerry_regions.node.kv_sweep import sweeping
 from skerry_regions.node.node import Node
 from skerry_regions.node.warm_up import warm_up
 from skerry_regions.process.loop_watch import LoopWatch
+from skerry_regions.process.pauses import until_set
 from skerry_regions.process.startup import on_thread, unless
 from skerry_regions.registry import Member, Registry
 from skerry_regions.view import Role
@@ -219,9 +220,7 @@ class NodeProcess:
         while not self._stop.is_set():
             if not node.models:
                 raise EngineLost(f"the engine of node {self._options.id} stopped on an error")
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await self._stop.wait()
+            await until_set(self._stop, LOOK_SECONDS)
 
 
 def load(

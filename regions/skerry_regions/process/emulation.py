@@ -26,6 +26,7 @@ from msgspec.structs import replace
 from skerry_regions.address import Address
 from skerry_regions.process.launch_folder import replace_file
 from skerry_regions.process.lifeline import Lifeline
+from skerry_regions.process.pauses import until_set
 from skerry_regions.process.startup import stop_on_signals
 
 LOOK_SECONDS = 0.1  # between two looks at the plan
@@ -104,9 +105,7 @@ async def _serve(file: Path, lifeline: Lifeline | None) -> None:
     if lifeline is not None:
         lifeline.ready({})
     while not stop.is_set():
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LOOK_SECONDS):
-                await stop.wait()
+        await until_set(stop, LOOK_SECONDS)
         with contextlib.suppress(OSError, msgspec.DecodeError):  # our supervisor has gone
             await relays.follow(file)
     await relays.close()

@@ -8,7 +8,6 @@ engine with running sequences makes no step: the process lives, but none waits f
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from skerry.errors import Unavailable
 from skerry_regions import zones as residency
 from skerry_regions.address import Address
+from skerry_regions.process.pauses import until_set
 from skerry_regions.registry import Member
 from skerry_regions.wire import link_auth
 from skerry_regions.wire.edge_calls import EdgeCall
@@ -225,9 +225,7 @@ class NodeLink:
                 self._on_change()
             connection.ping()
             self.rtt = connection.rtt or self.rtt
-            with contextlib.suppress(TimeoutError):  # `wait_for` would lose a cancellation here
-                async with asyncio.timeout(self._patience.ping):
-                    await connection.lost.wait()
+            await until_set(connection.lost, self._patience.ping)
 
 
 class _Pulse:

@@ -22,6 +22,7 @@ from skerry.errors import Unavailable
 from skerry_regions.control.desired.logged_store import LoggedStore
 from skerry_regions.control.errors import Busy
 from skerry_regions.drivers.jetstream.leader_lease import RENEW_SECONDS, LeaderLease
+from skerry_regions.process.pauses import until_set
 
 LOOK_SECONDS = 0.25  # between looks at the lease, and at the log, while another leads
 
@@ -86,9 +87,7 @@ class Succession:
                 self._trouble = ""
             except (Busy, Unavailable) as error:
                 self._report(str(error))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await stop.wait()
+            await until_set(stop, LOOK_SECONDS)
         return False
 
     async def _take(self) -> bool:

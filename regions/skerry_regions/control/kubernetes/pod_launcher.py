@@ -13,7 +13,6 @@ below is free again, the highest node moves down, so that its pod can go.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -38,6 +37,7 @@ from skerry_regions.control.planning.placing import pod_name
 from skerry_regions.control.planning.plan import Group
 from skerry_regions.process.backoff import Backoff, RestartPolicy
 from skerry_regions.process.local_launcher import Deposed
+from skerry_regions.process.pauses import until_set
 
 LOOK_SECONDS = 5.0  # between two looks at the cluster
 SHRINK_SECONDS = 60.0  # that fewer pods must do, before some go: a node may only be away
@@ -147,9 +147,7 @@ class PodLauncher:
             except (ApiError, Deposed) as error:
                 await asyncio.sleep(self._failed(error))
                 continue
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await self._wake.wait()
+            await until_set(self._wake, LOOK_SECONDS)
 
     async def look(self) -> None:
         """Look once, and change what is not as it should be. Raises ApiError or Deposed."""

@@ -7,7 +7,6 @@ do, too, and the next one finds them. When it is to stop, others are started els
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from skerry_regions.control.planning.plan import DRAIN_SECONDS
 from skerry_regions.control.planning.wanted import INSTALLING, Models
 from skerry_regions.process.launch_folder import Slot
 from skerry_regions.process.local_launcher import Deposed
+from skerry_regions.process.pauses import until_set
 
 REPORT_SECONDS = 0.5
 LEAVE_SECONDS = 60.0  # that others are given to start elsewhere, when the host is to stop
@@ -92,9 +92,7 @@ class HostAgent:
                 await self._report(seen, is_leaving=is_leaving)
                 if is_leaving and not seen.running:
                     break
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(REPORT_SECONDS):
-                        await self._wake.wait()
+                await until_set(self._wake, REPORT_SECONDS)
         finally:
             stopping.cancel()
 

@@ -58,6 +58,7 @@ from skerry_regions.control.reconcile.observed import (
     statuses,
 )
 from skerry_regions.control.reconcile.scaling import PoolScales
+from skerry_regions.process.pauses import until_set
 from skerry_regions.registry import Member
 
 LOOK_SECONDS = 0.5
@@ -142,7 +143,7 @@ class Reconciler:
         """Reconcile until cancelled. What fails once is tried again."""
         while True:
             await self._try_step()
-            await self._wait()
+            await until_set(self._wake, self._look_seconds)
 
     async def drain_all(self) -> None:
         """End everything that runs, edges first; what is wanted stays written down."""
@@ -152,7 +153,7 @@ class Reconciler:
             if process.kind == "edge":
                 await self._launcher.drain(process.id, patiently=False)
         while self._observation.running:
-            await self._wait()
+            await until_set(self._wake, self._look_seconds)
             await self._try_step()
 
     def renew_edges(self) -> None:
@@ -203,11 +204,6 @@ class Reconciler:
         self._tell(desired)
         if self._first_start is not None:
             self._first_start.look(self._groups, running, observation.ended)
-
-    async def _wait(self) -> None:
-        waiting = asyncio.ensure_future(self._wake.wait())
-        await asyncio.wait((waiting,), timeout=self._look_seconds)
-        waiting.cancel()
 
     def _wanted(self, desired: Desired) -> dict[str, Group]:
         ports = self._store.edge_ports()

@@ -8,7 +8,6 @@ system account's to know.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections.abc import Callable, Sequence
 
@@ -20,6 +19,7 @@ from nats.errors import Error as NatsError
 from skerry.errors import Unavailable
 from skerry_regions.drivers.jetstream.specs import GIB, StreamSpec
 from skerry_regions.drivers.nats_tls import nats_reason
+from skerry_regions.process.pauses import until_set
 from skerry_regions.state_url import StateURL
 
 LEAST_VERSION = (2, 12, 3)
@@ -134,9 +134,7 @@ async def _ask_all(
         inbox = client.new_inbox()
         await client.subscribe(inbox, cb=take)
         await client.publish("$SYS.REQ.SERVER.PING.JSZ", b'{"config":true}', reply=inbox)
-        with contextlib.suppress(TimeoutError):  # some may be away
-            async with asyncio.timeout(GATHER_SECONDS):
-                await is_whole.wait()
+        await until_set(is_whole, GATHER_SECONDS)  # some may be away
     except (NatsError, OSError, TimeoutError) as error:
         raise Unavailable(f"the system account of NATS: {nats_reason(error)}") from error
     finally:

@@ -36,6 +36,7 @@ from skerry_regions.node.announcer import new_incarnation
 from skerry_regions.process.backoff import Backoff, RestartPolicy
 from skerry_regions.process.children import ProcessSpec, signal_child, start_child
 from skerry_regions.process.local_launcher import Deposed
+from skerry_regions.process.pauses import until_set
 from skerry_regions.registry import Member
 
 DRIVER = (sys.executable, "-m", "skerry_regions.control.reconcile.ray.driver")
@@ -189,9 +190,7 @@ class RayLauncher:
             self._changed()
         is_idle = cluster.orders() == RayOrders(term=cluster.term)
         pause = REPORT_SECONDS if is_idle else ORDER_SECONDS
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(AWAY_SECONDS if cluster.away else pause):
-                await wake.wait()
+        await until_set(wake, AWAY_SECONDS if cluster.away else pause)
 
     def _with(self, id: str) -> Iterator[ClusterPicture]:
         """Yield the clusters that have a name, as something is to end. Raises Deposed."""
