@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import msgspec
 from msgspec import Struct
@@ -32,6 +32,11 @@ class ControlError(Exception):
         super().__init__(message)
         self.message = message
         self.field = field
+
+    def within(self, path: str) -> Self:
+        """Return the same error of what has the value at fault at `path`."""
+        field = path if self.field is None else f"{path}.{self.field}"
+        return type(self)(self.message, field=field)
 
     def body(self) -> bytes:
         """Return that of the answer, as JSON."""

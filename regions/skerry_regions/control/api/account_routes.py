@@ -12,12 +12,12 @@ from starlette.responses import Response
 from skerry_regions.control.api.api_tokens import TokenCaps
 from skerry_regions.control.api.requests import (
     actor_of,
-    body_of,
     control_of,
     json_answer,
+    object_of,
     page_answer,
 )
-from skerry_regions.control.desired.validation import converted, decode_object
+from skerry_regions.control.desired.validation import converted
 from skerry_regions.control.errors import Invalid, UnknownResource
 
 ACCOUNT_ID = re.compile(r"[0-9a-f]{32}")
@@ -35,7 +35,7 @@ async def set_caps(request: Request) -> Response:
     control, actor, id = control_of(request), actor_of(request), request.path_params["id"]
     if not ACCOUNT_ID.fullmatch(id):
         raise UnknownResource("an account is 32 lower-case hex digits")
-    patch = decode_object(await body_of(request))
+    patch = await object_of(request)
     if unknown := [name for name in patch if name not in TokenCaps.__struct_fields__]:
         raise Invalid("of an account, per_day and per_month are changed here", field=unknown[0])
     caps: TokenCaps = converted(TokenCaps, patch)

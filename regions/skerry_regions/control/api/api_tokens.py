@@ -14,7 +14,7 @@ from starlette.responses import Response
 from skerry_regions.access import SCOPES_OF, Dollars, Grant, excess, role_of_admin
 from skerry_regions.control.api.access import ControlCaller
 from skerry_regions.control.api.requests import (
-    body_of,
+    asked_of,
     caller_of,
     control_of,
     if_match_of,
@@ -22,7 +22,7 @@ from skerry_regions.control.api.requests import (
 from skerry_regions.control.api.resources import Resources, resource_answer
 from skerry_regions.control.desired.desired import Desired, Record
 from skerry_regions.control.desired.resources import API_TOKEN, ApiTokenSpec
-from skerry_regions.control.desired.validation import converted, decode_object, spec_of
+from skerry_regions.control.desired.validation import converted, spec_of
 from skerry_regions.control.errors import Conflict, Forbidden, HiddenResource, Invalid
 
 MAX_TOKENS = 1000  # of an account, but for what operators make
@@ -91,8 +91,7 @@ class ApiTokens(Resources):
     async def rotate(self, request: Request) -> Response:
         """Answer with another secret of the same token."""
         control, caller = control_of(request), caller_of(request)
-        body = await body_of(request)
-        asked: Rotation = converted(Rotation, decode_object(body) if body else {})
+        asked = await asked_of(request, Rotation, empty=b"{}")
         record, if_match = self.found(request), if_match_of(request)
         _check_may_hold(caller, record, control.store.desired)
         made = await asyncio.to_thread(

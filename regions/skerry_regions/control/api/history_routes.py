@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from skerry_regions.control.api.requests import (
     actor_of,
-    body_of,
+    asked_of,
     control_of,
     json_answer,
     limit_of,
@@ -21,7 +21,6 @@ from skerry_regions.control.desired import revisions
 from skerry_regions.control.desired.history import history as past
 from skerry_regions.control.desired.manifest import Manifest
 from skerry_regions.control.desired.resources import API_TOKEN, KINDS
-from skerry_regions.control.desired.validation import converted, decode_object
 from skerry_regions.control.errors import ControlError, Invalid
 
 LAST = (1 << 62) - 1
@@ -61,7 +60,7 @@ class RollbackRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 async def apply(request: Request) -> Response:
     """Set the desired state to what a manifest says: all of it, or nothing."""
     control, actor = control_of(request), actor_of(request)
-    asked: ManifestRequest = converted(ManifestRequest, decode_object(await body_of(request)))
+    asked = await asked_of(request, ManifestRequest)
     if asked.manifest.state is not None:
         raise Invalid(
             "where machines keep what they share is set as the control plane starts: "
@@ -78,7 +77,7 @@ async def apply(request: Request) -> Response:
     except ControlError as error:
         if error.field is None:
             raise
-        raise type(error)(error.message, field=f"manifest.{error.field}") from None
+        raise error.within("manifest") from None
     control.changed()
     return json_answer(applied)
 
@@ -86,7 +85,7 @@ async def apply(request: Request) -> Response:
 async def delete(request: Request) -> Response:
     """Delete resources: all of them, or none. What runs of them drains."""
     control, actor = control_of(request), actor_of(request)
-    asked: DeleteRequest = converted(DeleteRequest, decode_object(await body_of(request)))
+    asked = await asked_of(request, DeleteRequest)
     for number, each in enumerate(asked.resources):
         if each.kind not in DELETABLE:
             raise Invalid(f"one of {', '.join(DELETABLE)}", field=f"resources[{number}].kind")
@@ -101,8 +100,7 @@ async def delete(request: Request) -> Response:
 async def rollback(request: Request) -> Response:
     """Set the desired state back to that after a revision: all of it, or nothing."""
     control, actor = control_of(request), actor_of(request)
-    body = await body_of(request)
-    asked: RollbackRequest = converted(RollbackRequest, decode_object(body) if body else {})
+    asked = await asked_of(request, RollbackRequest, empty=b"{}")
     if asked.revision is not None and asked.revision < 0:
         raise Invalid("revision: from 0 up", field="revision")
     applied = await asyncio.to_thread(

@@ -9,13 +9,12 @@ from starlette.responses import Response
 
 from skerry_regions.control.api.requests import (
     actor_of,
-    body_of,
     control_of,
     idempotency_key_of,
     json_answer,
+    object_of,
     page_answer,
 )
-from skerry_regions.control.desired.validation import decode_object
 from skerry_regions.control.errors import Busy, Conflict
 from skerry_regions.control.machines.book import Machine
 from skerry_regions.control.machines.host import MachineView, view
@@ -41,7 +40,7 @@ async def list_machines(request: Request) -> Response:
 
 
 async def create_token(request: Request) -> Response:
-    tokens, values = _joining(request).tokens, decode_object(await body_of(request))
+    tokens, values = _joining(request).tokens, await object_of(request)
     actor, key = actor_of(request), idempotency_key_of(request)
     made = await asyncio.to_thread(lambda: tokens.create(values, actor=actor, idempotency_key=key))
     return json_answer(made, 201)

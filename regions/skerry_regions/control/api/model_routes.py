@@ -9,13 +9,12 @@ from starlette.responses import Response
 
 from skerry_regions.control.api.requests import (
     actor_of,
-    body_of,
+    asked_of,
     control_of,
     json_answer,
     note,
     page_answer,
 )
-from skerry_regions.control.desired.validation import converted, decode_object
 from skerry_regions.control.desired.views import ModelRequest
 
 
@@ -32,7 +31,7 @@ async def get_model(request: Request) -> Response:
 
 async def install(request: Request) -> Response:
     """Begin a job that gets a model, and note who wanted it."""
-    asked: ModelRequest = converted(ModelRequest, decode_object(await body_of(request)))
+    asked = await asked_of(request, ModelRequest)
     job = await control_of(request).models.begin(asked, actor_of(request))
     await note(request, asked.action, "model", job.model, {"source": [None, asked.source]})
     return json_answer(job, 202)

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope
 from skerry_regions.control.api.access import ControlCaller, Denials
 from skerry_regions.control.desired.changes import Changes
 from skerry_regions.control.desired.store import Store
+from skerry_regions.control.desired.validation import converted
 from skerry_regions.control.desired.views import Accounts, AnswerDns, Observer
 from skerry_regions.control.errors import ControlError, Malformed, Misdirected, TooLarge
 from skerry_regions.control.machines.joining import Joining
@@ -29,6 +30,7 @@ MAX_BODY_BYTES = 8 << 20
 DEFAULT_LIMIT, MAX_LIMIT = 100, 500  # items of one page
 MAX_KEY_LENGTH = 255  # of an idempotency key
 Authenticate = Callable[[str], Awaitable[ControlCaller | None]]
+T = TypeVar("T")
 ETAG = re.compile(r'(?:W/)?"?([0-9]{1,19}|\*)"?')
 
 
@@ -122,6 +124,26 @@ async def body_of(request: Request) -> bytes:
             raise TooLarge(f"the body is larger than {MAX_BODY_BYTES} bytes")
         pieces.append(piece)
     return b"".join(pieces)
+
+
+async def object_of(request: Request, *, empty: bytes = b"") -> dict[str, Any]:
+    """Return the JSON object that a body is; `empty` stands for a body of no bytes.
+
+    Raises Malformed, TooLarge, or ClientDisconnect.
+    """
+    try:
+        value = msgspec.json.decode(await body_of(request) or empty)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed(f"The body is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise Malformed("The body must be a JSON object.")
+    return value
+
+
+async def asked_of(request: Request, type_: type[T], *, empty: bytes = b"") -> T:
+    """Return the struct that a body is. Raises what `object_of` does, or Invalid."""
+    asked: T = converted(type_, await object_of(request, empty=empty))
+    return asked
 
 
 def if_match_of(request: Request) -> str | None:

@@ -14,17 +14,18 @@ from skerry_regions.control.api.access import ControlCaller
 from skerry_regions.control.api.requests import (
     Control,
     actor_of,
-    body_of,
+    asked_of,
     caller_of,
     control_of,
     idempotency_key_of,
     if_match_of,
     json_answer,
+    object_of,
     page_answer,
 )
 from skerry_regions.control.desired.desired import Record
 from skerry_regions.control.desired.resources import BY_NAME, DEPLOYMENT, POOL, ResourceKind
-from skerry_regions.control.desired.validation import check_planned, converted, decode_object
+from skerry_regions.control.desired.validation import check_planned
 from skerry_regions.control.desired.views import view
 from skerry_regions.control.errors import HiddenResource, Invalid, UnknownResource
 
@@ -53,7 +54,7 @@ class Resources:
 
     async def create(self, request: Request) -> Response:
         control = control_of(request)
-        values = await self.prepared(request, decode_object(await body_of(request)))
+        values = await self.prepared(request, await object_of(request))
         actor, key = actor_of(request), idempotency_key_of(request)
         made = await asyncio.to_thread(
             lambda: control.changes.create(self.kind, values, actor=actor, idempotency_key=key)
@@ -77,7 +78,7 @@ class Resources:
 
     async def update(self, request: Request) -> Response:
         control = control_of(request)
-        patch = decode_object(await body_of(request))
+        patch = await object_of(request)
         self.check_patch(request, patch)
         id, actor, if_match = request.path_params["id"], actor_of(request), if_match_of(request)
         record = await asyncio.to_thread(
@@ -126,13 +127,12 @@ async def validate(request: Request) -> Response:
     A model that no catalog has can be written, and is refused here: nothing of it would run.
     """
     control = control_of(request)
-    planned: PlannedResource = converted(PlannedResource, decode_object(await body_of(request)))
+    planned = await asked_of(request, PlannedResource)
     kind = BY_NAME[planned.kind]
     try:
         check_planned(kind, planned.spec, planned.unknown)
     except Invalid as error:
-        field = "spec" if error.field is None else f"spec.{error.field}"
-        raise Invalid(error.message, field=field) from None
+        raise error.within("spec") from None
     model = planned.spec.get("model")
     if kind in (POOL, DEPLOYMENT) and model and (problem := await control.models.problem(model)):
         raise Invalid(problem, field="spec.model")

@@ -94,11 +94,6 @@ class Wish:
     spec: Spec
     path: str
 
-    def located(self, error: ControlError) -> ControlError:
-        """Return the error with the place in the file."""
-        field = self.path if error.field is None else f"{self.path}.{error.field}"
-        return type(error)(error.message, field=field)
-
 
 def load_manifest(path: Path) -> located_yaml.Located[Manifest]:
     """Read and check a YAML file. Raises ManifestError."""
@@ -211,7 +206,5 @@ def _wish(kind: ResourceKind, values: dict[str, Any], path: str) -> Wish:
     try:
         spec = spec_of(kind, values)
     except Invalid as error:
-        raise Invalid(
-            error.message, field=path if error.field is None else f"{path}.{error.field}"
-        ) from None
+        raise error.within(path) from None
     return Wish(kind=kind, id=new_id(spec), spec=spec, path=path)

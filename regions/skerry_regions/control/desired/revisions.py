@@ -143,7 +143,7 @@ def _converge(
             if len(after.of(wish.kind)) > MAX_RESOURCES:
                 raise Conflict(f"there would be more than {MAX_RESOURCES} {wish.kind.collection}")
         except ControlError as error:
-            raise wish.located(error) from None
+            raise error.within(wish.path) from None
     order = [kind.name for kind in reversed(KINDS)]  # users before what they use
     going.sort(key=lambda record: order.index(record.kind.name))
     for record in going:

@@ -26,7 +26,7 @@ from skerry_regions.control.desired.resources import (
 )
 from skerry_regions.control.dns.checks import check_beside, check_record, check_zone, regions_of
 from skerry_regions.control.dns.specs import DnsRecordSpec, DnsZoneSpec
-from skerry_regions.control.errors import Conflict, Invalid, Malformed
+from skerry_regions.control.errors import Conflict, Invalid
 from skerry_regions.spec_types import readable
 from skerry_regions.topology.airports import AIRPORTS
 
@@ -35,17 +35,6 @@ MAX_NAMED = 10  # users of one resource, in a refusal
 _PLACE = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(.+)`$")
 _MISSING = re.compile(r"Object missing required field `(.+)`$")
-
-
-def decode_object(body: bytes) -> dict[str, Any]:
-    """Return a JSON object. Raises Malformed."""
-    try:
-        value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Malformed(f"The body is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise Malformed("The body must be a JSON object.")
-    return value
 
 
 def spec_of(kind: ResourceKind, values: dict[str, Any]) -> Spec:
