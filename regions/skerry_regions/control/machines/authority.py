@@ -22,8 +22,9 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from skerry_regions.control.machines.folder import PEM, common_name, private_pem
 from skerry_regions.control.machines.messages import SERVER_NAME
 from skerry_regions.private_files import create_file
 from skerry_regions.wire.link_certificates import MACHINE_URI, RUNS_URI
@@ -35,8 +36,6 @@ SERVER_SECONDS = 30 * DAY
 MACHINE_SECONDS = 6 * DAY  # links need it: the control plane may be away for half of that
 SKEW_SECONDS = 3600.0  # that clocks of machines may be behind ours
 NO_CHECK_TIME = ssl.VerifyFlags(0x200000)  # of OpenSSL; Python has no name for it
-
-PEM = serialization.Encoding.PEM
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +136,7 @@ class Authority:
             SERVER_SECONDS,
             (x509.DNSName(SERVER_NAME),),
         )
-        return _private_pem(key) + certificate.public_bytes(PEM)
+        return private_pem(key) + certificate.public_bytes(PEM)
 
     def peer(self, pem: str) -> Peer | None:
         """Return whose certificate this is; None when we have not signed it for a machine."""
@@ -165,7 +164,7 @@ class Authority:
         assert isinstance(public_key, ec.EllipticCurvePublicKey)
         issuer = self._key.public_key()
         return (
-            _builder(_name(name), self._certificate.subject, public_key, self._clock(), seconds)
+            _builder(name, self._certificate.subject, public_key, self._clock(), seconds)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.ExtendedKeyUsage(usages), critical=True)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
@@ -244,7 +243,7 @@ def key_digest(request: x509.CertificateSigningRequest) -> str:
 
 def _new_authority(now: float) -> bytes:
     key = ec.generate_private_key(ec.SECP256R1())
-    name = _name("Skerry control plane")
+    name = "Skerry control plane"
     public_key = key.public_key()
     usage = x509.KeyUsage(
         digital_signature=False, content_commitment=False, key_encipherment=False,
@@ -252,17 +251,17 @@ def _new_authority(now: float) -> bytes:
         encipher_only=False, decipher_only=False,
     )  # fmt: skip
     certificate = (
-        _builder(name, name, public_key, now, AUTHORITY_SECONDS)
+        _builder(name, common_name(name), public_key, now, AUTHORITY_SECONDS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
         .sign(key, hashes.SHA256())
     )
-    return _private_pem(key) + certificate.public_bytes(PEM)
+    return private_pem(key) + certificate.public_bytes(PEM)
 
 
 def _builder(
-    name: x509.Name,
+    name: str,
     issuer: x509.Name,
     public_key: ec.EllipticCurvePublicKey,
     now: float,
@@ -274,18 +273,10 @@ def _builder(
     )
     return (
         x509.CertificateBuilder()
-        .subject_name(name)
+        .subject_name(common_name(name))
         .issuer_name(issuer)
         .public_key(public_key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(begin)
         .not_valid_after(end)
     )
-
-
-def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-
-def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())

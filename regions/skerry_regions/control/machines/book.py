@@ -117,18 +117,12 @@ class Machines:
 
     def get(self, id: str) -> Machine:
         """Raises UnknownResource."""
-        machine = _find(self._store.select, id)
-        if machine is None:
-            raise UnknownResource(f"there is no machine {id!r}")
-        return machine
+        return _known(self._store.select, id)
 
     def revoke(self, id: str, *, actor: str) -> Machine:
         """Refuse it from now on. Idempotent. Raises UnknownResource."""
         with self._store.writing() as writing:
-            machine = _find(writing.execute, id)
-            if machine is None:
-                raise UnknownResource(f"there is no machine {id!r}")
-            if machine.revoked_at is None:
+            if _known(writing.execute, id).revoked_at is None:
                 writing.execute(
                     "UPDATE machines SET revoked_at = ? WHERE id = ?", (writing.now, id)
                 )
@@ -257,6 +251,12 @@ def _shown(text: str) -> str:
 def _find(select: Select, id: str) -> Machine | None:
     rows = select(f"SELECT {COLUMNS} FROM machines WHERE id = ?", (id,))
     return _machine(rows[0]) if rows else None
+
+
+def _known(select: Select, id: str) -> Machine:
+    if (machine := _find(select, id)) is None:
+        raise UnknownResource(f"there is no machine {id!r}")
+    return machine
 
 
 def _machine(values: Sequence[Any]) -> Machine:

@@ -11,6 +11,8 @@ from cryptography.x509.oid import NameOID
 
 from skerry_regions.private_files import replace_file
 
+PEM = serialization.Encoding.PEM
+
 
 class JoinError(Exception):
     """The machine cannot join; the message says why and what to do."""
@@ -20,13 +22,7 @@ def kept_key(path: Path) -> ec.EllipticCurvePrivateKey:
     """Return a key that is on disk before it is used: after a lost answer it proves that we are the
     same machine."""
     if not path.exists():
-        key = ec.generate_private_key(ec.SECP256R1())
-        pem = key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-        replace_file(path, pem)
+        replace_file(path, private_pem(ec.generate_private_key(ec.SECP256R1())))
     return load_key(path)
 
 
@@ -42,6 +38,15 @@ def load_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 def certificate_request(key: ec.EllipticCurvePrivateKey) -> str:
     """Return a certificate request; the control plane decides on the name."""
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "machine")])
-    request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
-    return request.public_bytes(serialization.Encoding.PEM).decode()
+    request = x509.CertificateSigningRequestBuilder().subject_name(common_name("machine"))
+    return request.sign(key, hashes.SHA256()).public_bytes(PEM).decode()
+
+
+def common_name(text: str) -> x509.Name:
+    """Return the name of a certificate, or of a request for one."""
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Return a key as its file has it."""
+    return key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())

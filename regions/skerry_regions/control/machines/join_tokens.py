@@ -124,10 +124,7 @@ class JoinTokens:
 
     def get(self, id: str) -> JoinToken:
         """Raises UnknownResource."""
-        row = find(self._store.select, id)
-        if row is None:
-            raise UnknownResource(f"there is no join token {id!r}")
-        return view(row, self._store.clock())
+        return view(_known(self._store.select, id), self._store.clock())
 
     def all(self) -> list[JoinToken]:
         """Return them by id."""
@@ -138,8 +135,7 @@ class JoinTokens:
     def delete(self, id: str, *, actor: str) -> None:
         """Delete it; machines that joined with it stay. Raises UnknownResource."""
         with self._store.writing() as writing:
-            if find(writing.execute, id) is None:
-                raise UnknownResource(f"there is no join token {id!r}")
+            _known(writing.execute, id)
             writing.execute("DELETE FROM join_tokens WHERE id = ?", (id,))
             writing.audit(actor, "delete", KIND, id, writing.desired.revision, {})
 
@@ -183,6 +179,12 @@ def spend(writing: Writing, row: StoredJoinToken) -> None:
 def find(select: Select, id: str) -> StoredJoinToken | None:
     rows = select(f"SELECT {COLUMNS} FROM join_tokens WHERE id = ?", (id,))
     return _row(rows[0]) if rows else None
+
+
+def _known(select: Select, id: str) -> StoredJoinToken:
+    if (row := find(select, id)) is None:
+        raise UnknownResource(f"there is no join token {id!r}")
+    return row
 
 
 def view(row: StoredJoinToken, now: float) -> JoinToken:
