@@ -19,6 +19,7 @@ from typing import Any, Literal
 from skerry_regions.process.backoff import Backoff, RestartPolicy
 from skerry_regions.process.children import ProcessSpec, signal_child, start_child
 from skerry_regions.process.lifeline import reports
+from skerry_regions.process.pauses import until_set
 
 logger = logging.getLogger(__name__)
 
@@ -105,16 +106,8 @@ class Supervised:
                 "%s ended with status %s; starting it again in %.1f s",
                 self.spec.id, self.last_exit, delay,
             )  # fmt: skip
-            await self._pause(delay)
+            await until_set(self._stopping, delay)
             self.restarts += 1
-
-    async def _pause(self, seconds: float) -> None:
-        """Wait until it is time, or time to stop."""
-        waits = [asyncio.ensure_future(asyncio.sleep(seconds)),
-                 asyncio.ensure_future(self._stopping.wait())]  # fmt: skip
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
 
     async def _run_once(self) -> None:
         """Run a process from its start to its end."""
