@@ -46,7 +46,7 @@ class Transfer:
         piece: int = PIECE,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._client = client
+        self.client = client
         self._piece = piece
         self.sleep = sleep
 
@@ -86,12 +86,6 @@ class Transfer:
             f"{name}: arrived corrupt twice: its SHA-256 is not {sha256[:16]}…, which the "
             "repository states. Nothing of it was kept; try later, or another mirror (HF_ENDPOINT)."
         )
-
-    @contextmanager
-    def request(self, location: Location, headers: dict[str, str]) -> Generator[httpx.Response]:
-        both = {"Accept-Encoding": "identity", **location.headers, **headers}
-        with self._client.stream("GET", location.url, headers=both) as response:
-            yield response
 
 
 class _FileTransfer:
@@ -142,14 +136,12 @@ class _FileTransfer:
         self._stop.clear()
 
     def _fetch_piece(self, number: int) -> None:
-        import httpx
-
         start, end = self._part.bounds(number)
         offset = start
         while offset < end:
             if self._stop.is_set():
                 return
-            before, problem, seconds = offset, "", 0.0
+            before = offset
             try:
                 for data in self._range(offset, end):
                     self._part.write(offset, data)
@@ -158,23 +150,17 @@ class _FileTransfer:
                     if self._stop.is_set():
                         return
                 if offset < end:
-                    problem = "the server ended the answer too early"
-            except httpx.HTTPError as error:
-                problem = str(error) or type(error).__name__
-                self._forget_location()
+                    raise _Try("the server ended the answer too early")
             except _Try as error:
-                problem, seconds = str(error), error.seconds
-            if problem:
-                self._try_again(problem, seconds, fruitful=offset > before)
+                self._try_again(str(error), error.seconds, fruitful=offset > before)
         self._part.seal(number)
 
     def _range(self, start: int, end: int) -> Iterator[bytes]:
-        """Yield bytes of a range. Raises `_NoRanges`, `_Try`, httpx's errors and `PullError`."""
+        """Yield bytes of a range. Raises `_NoRanges`, `_Try` and `PullError`."""
         headers = {"Range": f"bytes={start}-{end - 1}"}
         if self._etag is not None:
             headers["If-Range"] = self._etag
-        with self._transfer.request(self._here(), headers) as response:
-            self._check_status(response)
+        with self._request(headers) as response:
             if response.status_code != HTTPStatus.PARTIAL_CONTENT:
                 raise _NoRanges
             expected = f"bytes {start}-{end - 1}/{self._part.size}"
@@ -196,15 +182,12 @@ class _FileTransfer:
     def _fetch_whole(self) -> None:
         """Fetch from the beginning in one answer; pieces that are whole are not kept, as the file
         may have changed since."""
-        import httpx
-
         while True:
             self._part.clear()
             self._there = offset = 0
             self._etag, seconds = None, 0.0
             try:
-                with self._transfer.request(self._here(), {}) as response:
-                    self._check_status(response)
+                with self._request({}) as response:
                     for data in response.iter_raw():
                         if offset + len(data) > self._part.size:
                             raise PullError(
@@ -217,9 +200,6 @@ class _FileTransfer:
                         for number in range(sealed, offset // self._part.piece):
                             self._part.seal(number)
                 problem = f"the answer ended after {offset} of {self._part.size} bytes"
-            except httpx.HTTPError as error:
-                problem = str(error) or type(error).__name__
-                self._forget_location()
             except _Try as error:
                 problem, seconds = str(error), error.seconds
             if offset == self._part.size:
@@ -227,6 +207,21 @@ class _FileTransfer:
                     self._part.seal(self._part.missing()[-1])
                 return
             self._try_again(problem, seconds, fruitful=False)  # the next one begins at 0
+
+    @contextmanager
+    def _request(self, headers: dict[str, str]) -> Generator[httpx.Response]:
+        """Open a good answer. Raises `_NoRanges`, `_Try` and `PullError`, also while it is read."""
+        import httpx
+
+        try:
+            at = self._here()
+            both = {"Accept-Encoding": "identity", **at.headers, **headers}
+            with self._transfer.client.stream("GET", at.url, headers=both) as response:
+                self._check_status(response)
+                yield response
+        except httpx.HTTPError as error:
+            self._forget_location()
+            raise _Try(str(error) or type(error).__name__) from None
 
     def _check_status(self, response: httpx.Response) -> None:
         """Raises `_Try` for what may be better at another time or place, `PullError` else."""
