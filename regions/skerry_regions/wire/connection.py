@@ -21,7 +21,7 @@ another. A breach by the caller is a `RuntimeError`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -80,20 +80,17 @@ def is_last(event: AnyEvent) -> bool:
 class Connection(Generic[MessageT, StreamT]):
     """Either end: hello first, streams by number, an outbox, and dying once."""
 
-    def __init__(self, hello: Hello, peer_messages: Any) -> None:
+    def __init__(self, hello: Hello, peer_messages: Any, on_queued: Callable[[], None]) -> None:
+        """`on_queued` is called when there is more to send."""
         self._decoder: FrameDecoder[MessageT] = FrameDecoder(peer_messages)
         self._hello = hello
         self.agreement: Agreement | None = None  # in force; None before the peer's `Hello`
         self.peer: Hello | None = None
-        self._streams: dict[int, StreamT] = {}
+        self.open_streams: dict[int, StreamT] = {}  # without a last event so far, oldest first
         self.last_stream = 0  # that was opened
         self._outbox: list[bytes] = [encode(hello)]
+        self._on_queued = on_queued
         self._error: ProtocolError | None = None
-
-    @property
-    def open_streams(self) -> tuple[int, ...]:
-        """Return streams without a `Done` or `Failed` so far, oldest first."""
-        return tuple(self._streams)
 
     def data_to_send(self) -> bytes:
         """Return bytes to write since the last call, possibly none."""
@@ -103,6 +100,7 @@ class Connection(Generic[MessageT, StreamT]):
 
     def _send(self, message: Struct) -> None:
         self._outbox.append(encode(message))
+        self._on_queued()
 
     def _messages(self, data: bytes) -> Iterator[MessageT]:
         """Yield the peer's messages after its `Hello`, which is handled here and passed on too."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -52,10 +52,12 @@ class _EdgeStream:
 class EdgeConnection(Connection[NodeMessage, _EdgeStream]):
     """The edge's end: submits, aborts and grants credit; receives events."""
 
-    def __init__(self, hello: Hello, *, last_stream: int = 0) -> None:
+    def __init__(
+        self, hello: Hello, on_queued: Callable[[], None] = lambda: None, *, last_stream: int = 0
+    ) -> None:
         """`last_stream` was that of the connection before: what is said of its streams is said of
         none of ours."""
-        super().__init__(hello, NodeMessage)
+        super().__init__(hello, NodeMessage, on_queued)
         self.last_stream = last_stream if last_stream <= MAX_STREAM_ID // 2 else 0
 
     def submit(self, submit: Submit | Embed) -> int:
@@ -82,17 +84,17 @@ class EdgeConnection(Connection[NodeMessage, _EdgeStream]):
 
     def _open(self, message: Submit | Embed | EdgeCall, kind: Kind, next_index: int = 0) -> int:
         terms = self._terms()
-        if len(self._streams) >= terms.max_streams or self.last_stream >= MAX_STREAM_ID:
+        if len(self.open_streams) >= terms.max_streams or self.last_stream >= MAX_STREAM_ID:
             raise Overloaded(f"all {terms.max_streams} streams to this node are taken")
         stream = self.last_stream + 1
         self._send(msgspec.structs.replace(message, stream=stream))
         self.last_stream = stream
-        self._streams[stream] = _EdgeStream(next_index, terms.window, kind=kind)
+        self.open_streams[stream] = _EdgeStream(next_index, terms.window, kind=kind)
         return stream
 
     def abort(self, stream: int) -> None:
         """Have the node stop. Its last event still comes. Harmless after the end, or twice."""
-        state = self._streams.get(stream)
+        state = self.open_streams.get(stream)
         if state is not None and not state.aborted:
             state.aborted = True
             self._send(Abort(stream=stream))
@@ -102,7 +104,7 @@ class EdgeConnection(Connection[NodeMessage, _EdgeStream]):
 
         Credit is sent by the half window, not by the event.
         """
-        state = self._streams.get(stream)
+        state = self.open_streams.get(stream)
         if state is None or state.aborted:
             return
         window = self._terms().window
@@ -137,7 +139,7 @@ class EdgeConnection(Connection[NodeMessage, _EdgeStream]):
 
     def _accept(self, event: Accepted | AnyEvent) -> bool:
         """Check an event against its stream; return False when none waits for it any more."""
-        stream = self._streams.get(event.stream)
+        stream = self.open_streams.get(event.stream)
         if stream is None:
             past = "after the end of" if event.stream <= self.last_stream else "for the unopened"
             raise self._fault(f"{type(event).__name__} {past} stream {event.stream}")
@@ -149,7 +151,7 @@ class EdgeConnection(Connection[NodeMessage, _EdgeStream]):
             stream.accepted = True
             return not stream.aborted
         if is_last(event):
-            del self._streams[event.stream]
+            del self.open_streams[event.stream]
             return True
         if stream.credit == 0:
             raise self._fault(f"{type(event).__name__} without credit on stream {event.stream}")

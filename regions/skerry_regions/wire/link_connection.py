@@ -49,7 +49,7 @@ class LinkConnection(ConnectionSocket[EdgeConnection]):
         last_stream: int = 0,
     ) -> None:
         """`last_stream` was that of the connection before."""
-        super().__init__(EdgeConnection(hello, last_stream=last_stream))
+        super().__init__(EdgeConnection(hello, self._schedule_flush, last_stream=last_stream))
         self._node = node
         self._on_report = on_report
         self._pinged: dict[int, float] = {}  # when, by nonce, while unanswered
@@ -101,7 +101,6 @@ class LinkConnection(ConnectionSocket[EdgeConnection]):
         except ProtocolError as error:
             logger.warning("node %s broke the protocol: %s", self._node, error)
             self.drop()
-        self._schedule_flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -115,7 +114,6 @@ class LinkConnection(ConnectionSocket[EdgeConnection]):
         for stream in list(self._sinks):
             self._connection.abort(stream)
             self._deliver(Failed(stream=stream, code=Unavailable.code, message=message))
-        self._schedule_flush()
 
     def submit(self, submit: Submit, sink: Sink) -> int:
         return self._opened(self._connection.submit(submit), sink)
@@ -128,21 +126,17 @@ class LinkConnection(ConnectionSocket[EdgeConnection]):
 
     def _opened(self, stream: int, sink: Callable[[Any], None]) -> int:
         self._sinks[stream] = sink
-        self._schedule_flush()
         return stream
 
     def consumed(self, stream: int) -> None:
         """Have more of an answer come: a part of it was taken off our hands."""
         self._connection.consumed(stream)
-        self._schedule_flush()
 
     def share_kv(self, share: ShareKV) -> None:
         self._connection.share_kv(share)
-        self._schedule_flush()
 
     def abort(self, stream: int) -> None:
         self._connection.abort(stream)
-        self._schedule_flush()
 
     def forget(self, stream: int) -> None:
         self._sinks.pop(stream, None)
@@ -150,14 +144,12 @@ class LinkConnection(ConnectionSocket[EdgeConnection]):
 
     def want_snapshot(self, model: str) -> None:
         self._connection.want_snapshot(model)
-        self._schedule_flush()
 
     def ping(self) -> None:
         if self.greeted:
             nonce = next(self._nonces)
             self._pinged[nonce] = asyncio.get_running_loop().time()
             self._connection.ping(nonce)
-            self._schedule_flush()
 
     def _take_pong(self, pong: Pong) -> None:
         self._pongs.append(pong)

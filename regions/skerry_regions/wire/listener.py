@@ -130,7 +130,7 @@ class EdgeLink(ConnectionSocket[NodeConnection]):
     """One edge's connection, seen from the node."""
 
     def __init__(self, server: NodeServer) -> None:
-        super().__init__(NodeConnection(server.hello))
+        super().__init__(NodeConnection(server.hello, self._schedule_flush))
         self._server = server
         self._streams: dict[int, Abortable] = {}
         self._calls: dict[int, AnsweredCall] = {}  # of these
@@ -171,7 +171,6 @@ class EdgeLink(ConnectionSocket[NodeConnection]):
         except ProtocolError as error:
             logger.warning("an edge broke the protocol: %s", error)
             self.drop()
-        self._schedule_flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Abort the streams: the edge is gone, and so is who wanted their tokens."""
@@ -184,7 +183,6 @@ class EdgeLink(ConnectionSocket[NodeConnection]):
         """Pass reports on to an edge that knows what they continue."""
         if self._connection.agreement is not None:
             self._tell(reports)
-            self._schedule_flush()
 
     def hand_back(self) -> None:
         """End every running stream with `unavailable`."""
@@ -229,7 +227,6 @@ class EdgeLink(ConnectionSocket[NodeConnection]):
         if isinstance(event, Accepted):
             if self._transport is not None and event.stream in self._streams:
                 self._connection.accept(event.stream)
-                self._schedule_flush()
             return
         if is_last(event):
             self._calls.pop(event.stream, None)
@@ -246,7 +243,6 @@ class EdgeLink(ConnectionSocket[NodeConnection]):
                 Failed(stream=event.stream, code="internal_error", message=str(error))
             )
         self._pace(event.stream)
-        self._schedule_flush()
 
     def _pace(self, stream: int) -> None:
         """Have a call's answer wait for whoever reads it."""

@@ -92,8 +92,8 @@ class _NodeStream:
 class NodeConnection(Connection[EdgeMessage, _NodeStream]):
     """The node's end: receives submits and aborts; sends events as far as credit goes."""
 
-    def __init__(self, hello: Hello) -> None:
-        super().__init__(hello, EdgeMessage)
+    def __init__(self, hello: Hello, on_queued: Callable[[], None] = lambda: None) -> None:
+        super().__init__(hello, EdgeMessage, on_queued)
 
     def receive(
         self, data: bytes
@@ -121,7 +121,7 @@ class NodeConnection(Connection[EdgeMessage, _NodeStream]):
         Raises `RuntimeError` for a stream that is not open or has had its last event, and
         `MessageTooLarge` (leaving the stream as it was).
         """
-        stream = self._streams.get(event.stream)
+        stream = self.open_streams.get(event.stream)
         if stream is None or stream.ended:
             raise RuntimeError(f"{type(event).__name__} for stream {event.stream}: not open")
         if stream.aborted and not is_last(event):
@@ -132,7 +132,7 @@ class NodeConnection(Connection[EdgeMessage, _NodeStream]):
 
     def is_behind(self, stream: int) -> bool:
         """Return whether events of a stream wait for credit."""
-        return stream in self._streams and bool(self._streams[stream].held)
+        return stream in self.open_streams and bool(self.open_streams[stream].held)
 
     def accept(self, stream: int) -> None:
         """Say that a stream runs; before its first event, and not before a `Failed`."""
@@ -149,16 +149,16 @@ class NodeConnection(Connection[EdgeMessage, _NodeStream]):
         if submit.stream <= self.last_stream:
             raise self._fault(f"stream {submit.stream} opened after stream {self.last_stream}")
         terms = self._terms()
-        if len(self._streams) >= terms.max_streams:
+        if len(self.open_streams) >= terms.max_streams:
             raise self._fault(f"more than {terms.max_streams} streams")
         self.last_stream = submit.stream
         is_call = isinstance(submit, EdgeCall)
-        self._streams[submit.stream] = _NodeStream(terms.window, is_call)
+        self.open_streams[submit.stream] = _NodeStream(terms.window, is_call)
 
     def _grant(self, credit: Credit) -> bool:
         """Send what waited for credit; return whether it is of a call that goes on."""
         self._check_opened(credit)
-        stream = self._streams.get(credit.stream)
+        stream = self.open_streams.get(credit.stream)
         if stream is None:
             return False
         stream.credit += credit.count
@@ -170,7 +170,7 @@ class NodeConnection(Connection[EdgeMessage, _NodeStream]):
     def _abort(self, abort: Abort) -> bool:
         """Stop a stream's tokens; False when there is nothing left to stop."""
         self._check_opened(abort)
-        stream = self._streams.get(abort.stream)
+        stream = self.open_streams.get(abort.stream)
         if stream is None or stream.aborted:
             return False
         stream.aborted = True
@@ -192,4 +192,4 @@ class NodeConnection(Connection[EdgeMessage, _NodeStream]):
             self._send(stream.held[0])
             stream.held.popleft()
         if stream.ended:
-            del self._streams[number]
+            del self.open_streams[number]

@@ -30,6 +30,7 @@ class ConnectionSocket(SocketEnd, Generic[ConnectionT]):
     """Sends what its connection has to send: all of one turn of the loop in one write."""
 
     def __init__(self, connection: ConnectionT) -> None:
+        """The connection calls `_schedule_flush` when it has more."""
         self._connection = connection
         self._flush_scheduled = False
 

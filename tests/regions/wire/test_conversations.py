@@ -145,7 +145,7 @@ class Conversation(RuleBasedStateMachine):
                 self.unread[stream] = 0
             self.nothing_is_lost_or_told_twice()
         assert sorted(self.ended) == sorted(self.received)
-        assert self.edge.open_streams == self.node.open_streams == ()
+        assert self.edge.open_streams == self.node.open_streams == {}
 
 
 Conversation.TestCase.settings = settings(

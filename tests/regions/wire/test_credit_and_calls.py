@@ -102,7 +102,7 @@ def test_an_embedding_is_one_message_each_way() -> None:
     with pytest.raises(RuntimeError, match="not open"):
         node.send(embedded(1))
     assert deliver(edge, node) == ([], [embedded(1)])
-    assert edge.open_streams == node.open_streams == ()
+    assert edge.open_streams == node.open_streams == {}
     assert edge.submit(submit()) == 2
 
 
@@ -160,7 +160,7 @@ def test_parts_of_an_answer_wait_for_credit_and_the_last_one_for_none() -> None:
     last = EdgeAnswer(stream=stream, is_last=True)
     answering.send(last)
     assert deliver(calling, answering)[1] == [last]
-    assert calling.open_streams == answering.open_streams == ()
+    assert calling.open_streams == answering.open_streams == {}
 
 
 def test_an_answer_that_nobody_wants_any_more_ends_and_says_no_more() -> None:
@@ -174,7 +174,7 @@ def test_an_answer_that_nobody_wants_any_more_ends_and_says_no_more() -> None:
     answering.send(EdgeAnswer(stream=stream, data=b"y"))
     answering.send(failed(stream))
     assert deliver(calling, answering)[1] == [failed(stream)]
-    assert answering.open_streams == ()
+    assert answering.open_streams == {}
 
 
 @pytest.mark.parametrize("wrong", [tokens(1, 0), embedded(1), done(1), Accepted(stream=1)])
