@@ -96,10 +96,8 @@ class Succession:
             self.leader = None
             return await self._lease.take()
         with contextlib.suppress(msgspec.MsgspecError):
-            self.leader, self.has_followed = (
-                msgspec.json.decode(holder.data, type=LeadingControl),
-                True,
-            )
+            self.leader = msgspec.json.decode(holder.data, type=LeadingControl)
+            self.has_followed = True
         return False
 
     @contextlib.asynccontextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Collection
 from typing import Any, get_type_hints
@@ -29,6 +28,7 @@ from skerry_regions.control.dns.specs import DnsRecordSpec, DnsZoneSpec
 from skerry_regions.control.errors import Conflict, Invalid
 from skerry_regions.spec_types import readable
 from skerry_regions.topology.airports import AIRPORTS
+from skerry_regions.topology.zone_spec import address_mistakes
 
 MAX_NAMED = 10  # users of one resource, in a refusal
 
@@ -142,11 +142,8 @@ def _check_edge(spec: EdgeNodeSpec) -> None:
     if (spec.tls_cert is None) != (spec.tls_key is None):
         missing = "tls_cert" if spec.tls_cert is None else "tls_key"
         raise Invalid("tls_cert and tls_key belong together", field=missing)
-    for i, address in enumerate(spec.addresses):
-        try:
-            ipaddress.ip_address(address)
-        except ValueError as error:
-            raise Invalid(str(error), field=f"addresses[{i}]") from None
+    for where, mistake in address_mistakes("addresses", spec.addresses):
+        raise Invalid(mistake, field=where)
 
 
 def _check_token(spec: ApiTokenSpec) -> None:
