@@ -14,6 +14,7 @@ from collections import deque
 
 import numpy as np
 
+from bench.routing.sim.fleet import place_again
 from skerry_regions.routing.fast import arrays
 from skerry_regions.routing.fast.compiled import Int64s
 from skerry_regions.twin.kernel import state
@@ -130,6 +131,6 @@ class Balancers:
             attempt = int(self._run.built.world.requests.attempt[head])
             push_event(clock, now, state.FORWARDED, subject, attempt)
         elif is_free:
-            self._run.again(head, now)
+            place_again(self._run, head, now)
         wait = TICK_SECONDS if is_free else IDLE_TICK_SECONDS
         self._run.at(now + wait, lambda then: self._tick(region, then))

@@ -16,7 +16,7 @@ from skerry_regions.routing.fast.arrays import DECODE, PREFILL
 from skerry_regions.routing.fast.compiled import Floats, Int64s
 from skerry_regions.speeds import NodeSpeed, attended_pairs
 from skerry_regions.twin.kernel import state
-from skerry_regions.twin.kernel.entries import count_held
+from skerry_regions.twin.kernel.entries import count_held, push_event
 from skerry_regions.twin.run import TwinRun
 
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
@@ -79,6 +79,12 @@ class Sent:
 
     def _sum(self, nodes: Int64s, values: Floats) -> Floats:
         return np.bincount(nodes, values, self._num_nodes).astype(np.float64)
+
+
+def place_again(run: TwinRun, number: int, now: float) -> None:
+    """Have a request placed that was not."""
+    world = run.built.world
+    push_event(world.clock, now, state.AGAIN, number, int(world.requests.attempt[number]))
 
 
 class Fleet:

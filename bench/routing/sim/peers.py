@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from bench.routing.sim.fleet import Fleet
+from bench.routing.sim.fleet import Fleet, place_again
 from bench.routing.sim.preble import Preble
 from bench.routing.sim.rules import (
     AIBrix,
@@ -105,7 +105,7 @@ class SkyWalker(Rule):
             return
         is_free = len(self._free()) > 0
         if is_free:
-            self.fleet.run.again(self._queue[0], now)
+            place_again(self.fleet.run, self._queue[0], now)
         self.fleet.run.at(now + (1 if is_free else 5) * self.TICK_SECONDS, self._tick)
 
 

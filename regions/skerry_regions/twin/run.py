@@ -15,7 +15,6 @@ import numpy as np
 
 from skerry_regions.twin.breaking import Breaking
 from skerry_regions.twin.kernel import state
-from skerry_regions.twin.kernel.entries import push_event
 from skerry_regions.twin.kernel.loop import advance
 from skerry_regions.twin.learning import Learning
 from skerry_regions.twin.scaling import Scaling
@@ -25,7 +24,8 @@ PROGRESS_SECONDS = 600.0  # of the virtual clock
 Action = Callable[[float], None]
 Choice = tuple[int, int, int, int, int]
 """Slots of prefill, decode and a peer to fetch from (or -1), blocks that it holds, tokens that are
-thought to be cached. A prefill slot of -1: not yet; who chose has it placed once more (`again`)."""
+thought to be cached. A prefill slot of -1: not yet; who chose has it placed once more, by an event
+`state.AGAIN`."""
 
 
 class TwinRun:
@@ -70,11 +70,6 @@ class TwinRun:
                 self._progress(min(until / last, 1.0))
                 until = min(self._next(), until + PROGRESS_SECONDS)
         self.scaling.end(self.end)
-
-    def again(self, number: int, now: float) -> None:
-        """Have a request placed that was not."""
-        world = self.built.world
-        push_event(world.clock, now, state.AGAIN, number, int(world.requests.attempt[number]))
 
     @property
     def end(self) -> float:
