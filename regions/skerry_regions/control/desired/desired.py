@@ -27,6 +27,7 @@ from skerry_regions.control.desired.resources import (
     Spec,
 )
 from skerry_regions.control.dns.specs import DnsRecordSpec, DnsZoneSpec
+from skerry_regions.zones import GLOBAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,11 @@ class Desired:
 
     def regions(self) -> Mapping[str, RegionSpec]:
         return self._specs(REGION)
+
+    def residency_of(self, region: str) -> str:
+        """Return the zone of a region's data; where there is no such region, that of all."""
+        spec = self.regions().get(region)
+        return spec.residency if spec is not None else GLOBAL
 
     def edge_nodes(self) -> Mapping[str, EdgeNodeSpec]:
         return self._specs(EDGE_NODE)

@@ -32,7 +32,6 @@ from skerry_regions.control.planning.machine_needs import MachineNeeds, lacking
 from skerry_regions.control.planning.placing import HostRoom, place
 from skerry_regions.node.announcer import new_incarnation
 from skerry_regions.registry import Member
-from skerry_regions.zones import GLOBAL
 
 HOST_SECONDS = 5.0  # without a report, before a host is lost
 LOOK_SECONDS = 0.1
@@ -117,14 +116,13 @@ class Hosts:
             )
             if is_local or member.kind != "node" or member.state == "revoked":
                 continue
-            region = desired.regions().get(host.machine.region)
             models = host.models | {group.settings.model}
             found.append(
                 replace(
                     member,
                     machine=host.machine.id,
                     region=host.machine.region,
-                    residency=GLOBAL if region is None else region.residency,
+                    residency=desired.residency_of(host.machine.region),
                     incarnation=process.incarnation,
                     role=group.settings.role,
                     model=member.model if member.model in models else "",

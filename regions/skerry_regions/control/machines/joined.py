@@ -33,7 +33,6 @@ from skerry_regions.control.planning.plan import START_SECONDS, Group
 from skerry_regions.control.planning.platform_topology import platform_topology
 from skerry_regions.control.planning.wanted import INSTALLING
 from skerry_regions.registry import LAST_INCARNATION, Member, Registry, RegistryUnavailable
-from skerry_regions.zones import GLOBAL
 
 REVOKED_LEASE = 7 * 86_400.0  # seconds that edges are sent it: longer than any certificate
 NODE_REVOKED_LEASE = 60.0  # the same of nodes of a host
@@ -160,13 +159,12 @@ def admitted(machine: Machine, member: Member, desired: Desired) -> Member:
             raise Forbidden(f"{address}: other machines cannot reach a unix socket")
     if member.incarnation >= LAST_INCARNATION:
         raise Forbidden("the last incarnation is that of machines that were revoked")
-    region = desired.regions().get(machine.region)
     pool = desired.pools().get(machine.pool)
     return replace(
         member,
         machine=machine.id,
         region=machine.region,
-        residency=region.residency if region is not None else GLOBAL,
+        residency=desired.residency_of(machine.region),
         role=pool.role if pool is not None else member.role,
         model=_model_of(machine, desired) if member.model else "",
         control="",  # on that machine, not here

@@ -27,7 +27,6 @@ from skerry_regions.control.planning.plan import Group
 from skerry_regions.control.planning.platform_topology import platform_topology
 from skerry_regions.models.problems import LeftOut
 from skerry_regions.spec_types import size_bytes
-from skerry_regions.zones import GLOBAL
 
 INSTALLING = "the model is being installed"
 
@@ -89,7 +88,7 @@ def _node_group(
     leaving = is_leaving(desired, POOL, id, pool.region)
     settings = NodeSettings(
         region=pool.region,
-        residency=_residency(desired, pool.region),
+        residency=desired.residency_of(pool.region),
         role=pool.role,
         model=model.id or pool.model or "",
         runner=pool.runner,
@@ -130,7 +129,7 @@ def _edge_group(
     leaving = edge.draining or is_leaving(desired, EDGE_NODE, id, edge.region)
     settings = EdgeSettings(
         region=edge.region,
-        residency=_residency(desired, edge.region),
+        residency=desired.residency_of(edge.region),
         host=edge.host,
         hosts=edge.hosts,
         tls=(edge.tls_cert, edge.tls_key) if edge.tls_cert and edge.tls_key else None,
@@ -169,8 +168,3 @@ def is_leaving(desired: Desired, kind: ResourceKind, id: str, region: str) -> bo
 def _system_prompts(desired: Desired, pool: str) -> tuple[str, ...]:
     deployment = desired.deployment_of(pool)
     return () if deployment is None else desired.deployments()[deployment].system_prompts
-
-
-def _residency(desired: Desired, region: str) -> str:
-    spec = desired.regions().get(region)
-    return spec.residency if spec is not None else GLOBAL
