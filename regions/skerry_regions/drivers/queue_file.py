@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from skerry_regions.drivers.sqlite_file import SqliteFile
-from skerry_regions.drivers.sqlite_registry import boot_clock, boot_id
+from skerry_regions.drivers.sqlite_registry import boot_id
+from skerry_regions.process.local_launcher import boot_time
 from skerry_regions.queue import (
     BatchRecord,
     Ending,
@@ -65,7 +66,7 @@ class QueueFile:
         path: Path,
         limits: QueueLimits | None = None,
         *,
-        clock: Callable[[], float] = boot_clock,
+        clock: Callable[[], float] = boot_time,
         wall_clock: Callable[[], float] = time.time,
         boot: str | None = None,
     ) -> None:

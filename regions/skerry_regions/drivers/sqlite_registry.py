@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from skerry_regions.drivers.sqlite_file import open_database
+from skerry_regions.process.local_launcher import boot_time
 from skerry_regions.registry import LEASE_SECONDS, Member, RegistryUnavailable
 
 logger = logging.getLogger(__name__)
@@ -32,11 +32,6 @@ CREATE TABLE IF NOT EXISTS members (
 BUSY_SECONDS = 2.0
 
 
-def boot_clock() -> float:
-    """Return seconds since boot."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 def boot_id() -> str:
     """Return what names this boot of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -49,7 +44,7 @@ class SqliteRegistry:
     """
 
     def __init__(
-        self, path: Path, *, clock: Callable[[], float] = boot_clock, boot: str | None = None
+        self, path: Path, *, clock: Callable[[], float] = boot_time, boot: str | None = None
     ) -> None:
         """The file is opened when it is first needed: whoever starts while its disk is full is in
         the registry when there is room."""

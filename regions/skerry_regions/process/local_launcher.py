@@ -189,4 +189,5 @@ class LocalLauncher:
 
 
 def boot_time() -> float:
+    """Return seconds since the machine's boot, those that it slept included."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -8,7 +8,6 @@ refused by what they write to (`control.desired.logged_store`).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from skerry.errors import Unavailable
@@ -18,14 +17,10 @@ from skerry_regions.drivers.jetstream.stream import (
     Stored,
     Write,
 )
+from skerry_regions.process.local_launcher import boot_time
 
 LEASE_SECONDS = 3
 RENEW_SECONDS = 1.0
-
-
-def monotonic() -> float:
-    """Return seconds that go on while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class LeaderLease:
@@ -38,7 +33,7 @@ class LeaderLease:
         data: bytes,
         *,
         seconds: int = LEASE_SECONDS,
-        clock: Callable[[], float] = monotonic,
+        clock: Callable[[], float] = boot_time,
     ) -> None:
         self._stream = stream
         self._key = key
