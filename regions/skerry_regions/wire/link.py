@@ -134,7 +134,7 @@ class NodeLink:
     def embed(self, embed: Embed, sink: EmbedSink) -> int:
         """Submit as `submit` does, for the one event of an embedding."""
         residency.check(embed.residency, self.zone, f"node {self.node}")
-        return self._reached().embed(embed, sink)
+        return self._reached().submit(embed, sink)
 
     def call(self, call: EdgeCall, sink: CallSink) -> int:
         """Have the edge at the other end answer a request. Raises Unavailable or Overloaded."""

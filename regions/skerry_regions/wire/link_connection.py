@@ -115,11 +115,8 @@ class LinkConnection(ConnectionSocket[EdgeConnection]):
             self._connection.abort(stream)
             self._deliver(Failed(stream=stream, code=Unavailable.code, message=message))
 
-    def submit(self, submit: Submit, sink: Sink) -> int:
+    def submit(self, submit: Submit | Embed, sink: Callable[[Any], None]) -> int:
         return self._opened(self._connection.submit(submit), sink)
-
-    def embed(self, embed: Embed, sink: EmbedSink) -> int:
-        return self._opened(self._connection.submit(embed), sink)
 
     def call(self, call: EdgeCall, sink: CallSink) -> int:
         return self._opened(self._connection.call(call), sink)
