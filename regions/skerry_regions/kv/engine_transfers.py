@@ -11,7 +11,7 @@ from skerry_core.device_pages import DevicePage, DevicePages
 from skerry_core.engine.worker import Errand
 from skerry_core.request import KVBlock, Output
 from skerry_regions.kv.frames import Digest, FirstToken, Offer, Payload
-from skerry_regions.kv.outgoing import OutgoingTransfer
+from skerry_regions.kv.outgoing import LastWord, OutgoingTransfer
 
 
 class PromptTransfer:
@@ -40,9 +40,8 @@ class PromptTransfer:
         """Return blocks that left so far, and their bytes."""
         return self._transfer.sent
 
-    def when_over(self, callback: Callable[[bool], None]) -> None:
-        """Call it once nothing more will be sent: True when the peer took everything, or wants
-        none of it."""
+    def when_over(self, callback: Callable[[LastWord], None]) -> None:
+        """Call it once nothing more will be sent, with the peer's last word."""
         self._transfer.when_over(callback)
 
     def end(self) -> None:
@@ -74,7 +73,7 @@ class CacheTransfer:
         self._lease = self._loop.call_later(lease_seconds, self.end)
         self._transfer.when_over(lambda _: self._close())
 
-    def when_over(self, callback: Callable[[bool], None]) -> None:
+    def when_over(self, callback: Callable[[LastWord], None]) -> None:
         """See `PromptTransfer.when_over`."""
         self._transfer.when_over(callback)
 

@@ -39,6 +39,10 @@ CONNECT_SECONDS = 2.0
 RECONNECTS = 3  # of one transfer; checked blocks are not sent again
 RECONNECT_PAUSE = 0.05  # seconds
 
+LastWord = Committed | TransferRefused | None
+"""What a peer said of a transfer in the end: it has all, or wants none of it. None: nothing, as it
+could not be reached, or was given up."""
+
 
 class OutgoingTransfer:
     """The sending side of one transfer: `seal` blocks as there are any, then `finish`.
@@ -90,16 +94,9 @@ class OutgoingTransfer:
         self._sender.finish(first_token)
         self._flush()
 
-    def when_over(self, callback: Callable[[bool], None]) -> None:
-        """Call it at the end, with whether the peer had the last word."""
-        self._task.add_done_callback(lambda _: callback(self._sender.outcome is not None))
-
-    async def outcome(self) -> Committed | TransferRefused:
-        """Return how it ended: refused also when the peer could not be reached, or at `cancel`."""
-        await asyncio.wait((self._task,))
-        return self._sender.outcome or TransferRefused(
-            self._sender.offer.transfer, "the peer is gone"
-        )
+    def when_over(self, callback: Callable[[LastWord], None]) -> None:
+        """Call it at the end, with the peer's last word."""
+        self._task.add_done_callback(lambda _: callback(self._sender.outcome))
 
     def cancel(self) -> None:
         """Give up, and let the peer know: it need not wait for the lease to lapse. Idempotent."""

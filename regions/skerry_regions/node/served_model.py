@@ -225,11 +225,11 @@ class ServedModel:
                 over = functools.partial(self._sent, stream, output)
                 stream.outgoing.when_over(over)
 
-    def _sent(self, stream: NodeStream, output: Output, arrived: bool) -> None:
+    def _sent(self, stream: NodeStream, output: Output, last_word: object) -> None:
         """End a prefill's stream when its KV is with the peer: until then it can fail."""
         if stream.engine_id not in self._streams or stream.outgoing is None:
             return
-        if arrived:
+        if last_word is not None:
             self._finish(stream, output, stream.outgoing.sent)
         else:
             self._metrics.handovers.add(1, self.model, "send", "lost")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Collection
 
 from skerry_core.device_pages import DevicePages
-from skerry_regions.kv.frames import (
-    FirstToken,
-    Offer,
-)
+from skerry_regions.kv.frames import Committed, FirstToken, Offer, TransferRefused
+from skerry_regions.kv.outgoing import LastWord, OutgoingTransfer
 from skerry_regions.kv.receiver import TransferReceiver
 from skerry_regions.kv.transfer_server import TransferServer
 
@@ -46,3 +45,10 @@ def server(held: set[bytes] | None = None, pages: DevicePages | None = None) -> 
         credit_bytes=2 * BLOCK,
     )
     return TransferServer(receiver, lambda digests: set(digests) & (held or set()), lambda: pages)
+
+
+async def outcome(sending: OutgoingTransfer) -> Committed | TransferRefused:
+    """Return how it ended: refused also when the peer could not be reached, or at `cancel`."""
+    over: asyncio.Future[LastWord] = asyncio.get_running_loop().create_future()
+    sending.when_over(over.set_result)
+    return await over or TransferRefused(1, "the peer is gone")

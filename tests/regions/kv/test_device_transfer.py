@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.core.host_device import HostDevice, bytes_at
 from tests.regions.kv.device_blocks import device_pages
-from tests.regions.kv.links import COUNT, MADE, TOKEN, block, digest, offer, server
+from tests.regions.kv.links import COUNT, MADE, TOKEN, block, digest, offer, outcome, server
 from tests.regions.kv.test_transfer_link import KEY, Cutting, until_staged
 from tests.regions.toy_nodes import (
     until,
@@ -63,7 +63,7 @@ async def test_blocks_arrive_from_page_to_page(tmp_path: Path) -> None:
     assert [type(data) for _, data in arrived.blocks] == [DevicePage] * COUNT
     assert [bytes(on_host(data)) for _, data in arrived.blocks] == [block(i) for i in range(COUNT)]
     assert len(arrived.checksums) == COUNT
-    assert await sending.outcome() == Committed(1)
+    assert await outcome(sending) == Committed(1)
     assert (theirs.num_free, own.num_free) == (COUNT, 0)
     del arrived, arriving
     assert own.num_free == COUNT
@@ -109,7 +109,7 @@ async def test_where_pages_cannot_be_read_blocks_go_through_the_host(
     assert [type(data) for _, data in arrived.blocks] == [bytearray] * COUNT
     assert [bytes(on_host(data)) for _, data in arrived.blocks] == [block(i) for i in range(COUNT)]
     assert sending.pages is None
-    assert await sending.outcome() == Committed(1)
+    assert await outcome(sending) == Committed(1)
     assert (theirs.num_free, own.num_free) == (COUNT, COUNT)
     await to.close()
 
@@ -139,7 +139,7 @@ async def test_pages_are_free_after_a_lease_lapsed(tmp_path: Path) -> None:
     assert await arriving is None
     assert own.num_free == COUNT
     sending.seal(*paged(theirs, 1))
-    refused = await sending.outcome()
+    refused = await outcome(sending)
     assert refused == TransferRefused(1, "no such transfer, or its lease lapsed")
     assert (theirs.num_free, own.num_free) == (COUNT, COUNT)
     await to.close()
@@ -151,7 +151,7 @@ async def test_pages_are_free_after_the_sender_gave_up(tmp_path: Path) -> None:
     sending.cancel()
     assert await arriving is None
     assert own.num_free == COUNT
-    await sending.outcome()
+    await outcome(sending)
     sending.seal(*paged(theirs, 1))  # what its engine still makes
     assert theirs.num_free == COUNT
     await to.close()
@@ -170,6 +170,6 @@ async def test_pages_are_free_after_a_connection_was_lost(
     assert await arriving is None
     assert isinstance(own.device, HostDevice)
     assert (own.num_free, own.device.driver.opened) == (COUNT, {})
-    assert await sending.outcome() == TransferRefused(1, "the peer is gone")
+    assert await outcome(sending) == TransferRefused(1, "the peer is gone")
     assert theirs.num_free == COUNT
     await to.close()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.regions.kv.links import BLOCK, COUNT, MADE, TOKEN, block, digest, offer, server
+from tests.regions.kv.links import BLOCK, COUNT, MADE, TOKEN, block, digest, offer, outcome, server
 from tests.regions.toy_nodes import until
 
 from skerry_regions.address import Address
@@ -35,7 +35,7 @@ async def test_an_offer_may_come_before_the_request_it_is_for(tmp_path: Path) ->
     arrived = await to.expect(1, TOKEN, lease_seconds=60)
     assert isinstance(arrived, Arrived)
     assert len(arrived.blocks) == COUNT
-    assert await sending.outcome() == Committed(1)
+    assert await outcome(sending) == Committed(1)
     assert not to.early
     await to.close()
 
@@ -50,7 +50,7 @@ async def test_an_offer_that_nobody_asks_for_is_not_kept(
     sending = OutgoingTransfer(bound, offer())
     await until(lambda: len(to.early) == 1)
     if end == "in time":
-        refusal = await sending.outcome()
+        refusal = await outcome(sending)
         assert isinstance(refusal, TransferRefused)
         assert "no such transfer" in refusal.reason
     else:
@@ -65,7 +65,7 @@ async def test_offers_that_nobody_asks_for_are_bounded(
     monkeypatch.setattr(transfer_server, "MAX_EARLY", 0)
     to = server()
     bound = await to.listen(Address(path=str(tmp_path / "kv.sock")))
-    assert isinstance(await OutgoingTransfer(bound, offer()).outcome(), TransferRefused)
+    assert isinstance(await outcome(OutgoingTransfer(bound, offer())), TransferRefused)
     await to.close()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import xxhash
-from tests.regions.kv.links import BLOCK, COUNT, MADE, TOKEN, block, digest, offer, server
+from tests.regions.kv.links import BLOCK, COUNT, MADE, TOKEN, block, digest, offer, outcome, server
 from tests.regions.kv.test_transfer_link import KEY, Cutting
 
 from skerry_regions.address import Address
@@ -139,7 +139,7 @@ async def test_blocks_arrive_through_shared_memory(tmp_path: Path) -> None:
     arrived = await arriving
     assert isinstance(arrived, Arrived)
     assert [bytes(on_host(b)) for _, b in arrived.blocks] == [block(i) for i in range(COUNT)]
-    await sending.outcome()
+    await outcome(sending)
     assert slots.num_free == 2
     await to.close()
     await asyncio.gather(*relay.tasks)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.regions.kv.links import BLOCK, COUNT, MADE, TOKEN, block, digest, offer, server
+from tests.regions.kv.links import BLOCK, COUNT, MADE, TOKEN, block, digest, offer, outcome, server
 
 from skerry_regions.address import Address
 from skerry_regions.kv.frames import (
@@ -57,7 +57,7 @@ async def test_blocks_arrive_with_the_first_token(tmp_path: Path, address: str) 
         (digest(i), block(i)) for i in range(COUNT) if i != 2
     ]
     assert (arrived.first_token, arrived.tail_tokens) == (MADE, 3)
-    assert await sending.outcome() == Committed(1)
+    assert await outcome(sending) == Committed(1)
     assert (to.receiver.staged_bytes, len(to.expected)) == (0, 0)
     await to.close()
 
@@ -128,7 +128,7 @@ async def test_a_wrong_token_is_refused_and_the_lease_goes_on(tmp_path: Path) ->
     to = server()
     bound = await to.listen(Address(path=str(tmp_path / "kv.sock")))
     arriving = to.expect(1, TOKEN, lease_seconds=60)
-    refused = await OutgoingTransfer(bound, offer(token=b"guess")).outcome()
+    refused = await outcome(OutgoingTransfer(bound, offer(token=b"guess")))
     assert refused == TransferRefused(1, "wrong token")
     assert not arriving.done()
     arriving.cancel()
@@ -139,7 +139,7 @@ async def test_a_wrong_token_is_refused_and_the_lease_goes_on(tmp_path: Path) ->
 
 async def test_nobody_there_is_a_refusal(tmp_path: Path) -> None:
     sending = OutgoingTransfer(Address(path=str(tmp_path / "nobody.sock")), offer())
-    assert await sending.outcome() == TransferRefused(1, "the peer is gone")
+    assert await outcome(sending) == TransferRefused(1, "the peer is gone")
 
 
 async def until_staged(to: TransferServer) -> None:
@@ -172,7 +172,7 @@ async def test_a_sender_that_vanishes_is_not_waited_for_long(tmp_path: Path) -> 
         await until_staged(to)
         listening.close()
         assert await arriving is None
-        assert await sending.outcome() == TransferRefused(1, "the peer is gone")
+        assert await outcome(sending) == TransferRefused(1, "the peer is gone")
     await asyncio.gather(*relay.tasks)
     await to.close()
 
@@ -182,7 +182,7 @@ async def test_a_refusal_ends_the_wait(tmp_path: Path) -> None:
     bound = await to.listen(Address(path=str(tmp_path / "kv.sock")))
     arriving = to.expect(1, TOKEN, lease_seconds=60)
     other = msgspec.structs.replace(offer(), numeric_build="other")
-    refused = await OutgoingTransfer(bound, other).outcome()
+    refused = await outcome(OutgoingTransfer(bound, other))
     assert isinstance(refused, TransferRefused)
     assert await arriving is None
     await to.close()
