@@ -83,6 +83,7 @@ from skerry_regions.control.reconcile.scraping import LostMembers, Monitoring
 from skerry_regions.known_hosts import host_of
 from skerry_regions.models.catalog import CatalogError
 from skerry_regions.models.sources import Progress
+from skerry_regions.process.cancellation import cancel_tasks
 from skerry_regions.process.launch_folder import LaunchFolder
 from skerry_regions.process.local_launcher import Deposed
 from skerry_regions.process.loop_watch import LoopWatch
@@ -283,8 +284,7 @@ async def _lead(
             if reconciling.done():
                 await reconciling  # raises the bug; what runs goes on
         finally:
-            reconciling.cancel()
-            await asyncio.gather(reconciling, return_exceptions=True)
+            await cancel_tasks(reconciling)
         if options.owns and stop.is_set() and not starter.is_abandoned:
             await reconciler.drain_all()
         if hosting is not None:

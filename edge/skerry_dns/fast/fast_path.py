@@ -17,6 +17,7 @@ from skerry_dns.fast.table import empty_table
 from skerry_dns.fast.workers import Answer, Workers
 from skerry_dns.server.responder import Responder
 from skerry_regions.geo.places import State
+from skerry_regions.process.cancellation import cancel_tasks
 from skerry_regions.process.startup import on_thread
 
 LOOK_SECONDS = 0.2  # between looks whether something has changed
@@ -58,9 +59,7 @@ class FastPath:
 
     async def close(self) -> None:
         """Stop answering."""
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
+        await cancel_tasks(self._running)
         await asyncio.gather(*(each.close() for each in self._workers))
         self._workers.clear()
 

@@ -21,6 +21,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 
 from skerry_edge.http.connections import ConnectionTable, Holder, network_of
+from skerry_regions.process.cancellation import cancel_tasks
 
 BREATH_SECONDS = 1.0  # before accepting again, when the system refused
 AT_ONCE = 512  # taken from the system before anything else is done: five milliseconds
@@ -127,9 +128,7 @@ class Listener:
         patience = SETUP_SECONDS if self._tls is None else seconds
         if self._setups and patience > 0:
             await asyncio.wait(self._setups, timeout=patience)
-        for setup in self._setups:
-            setup.cancel()
-        await asyncio.gather(*self._setups, return_exceptions=True)
+        await cancel_tasks(*self._setups)
 
     def _resume(self) -> None:
         self._loop.add_reader(self._listener, self._accept)

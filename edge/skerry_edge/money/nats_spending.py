@@ -22,6 +22,7 @@ from skerry_edge.money.spending import NANO, Hold, Kind, Period, exceeded, nano,
 from skerry_regions.drivers.jetstream.follower import StreamFollower
 from skerry_regions.drivers.jetstream.specs import key_of
 from skerry_regions.drivers.jetstream.stream import KeyedStream, Stored
+from skerry_regions.process.cancellation import cancel_tasks
 
 IDLE_SECONDS = 60.0  # after which what is not spent goes back
 TEND_SECONDS = 5.0
@@ -94,8 +95,7 @@ class NatsSpending:
 
     async def close(self) -> None:
         """Give all back that is not spent, for as long as the store takes it."""
-        self._tending.cancel()
-        await asyncio.gather(self._tending, return_exceptions=True)
+        await cancel_tasks(self._tending)
         gate = asyncio.Semaphore(CLOSES_AT_ONCE)
 
         async def close(purse: Purse) -> None:

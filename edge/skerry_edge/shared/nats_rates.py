@@ -26,6 +26,7 @@ from skerry_regions.drivers.jetstream.follower import StreamFollower
 from skerry_regions.drivers.jetstream.record_worker import RecordWorker
 from skerry_regions.drivers.jetstream.specs import key_of
 from skerry_regions.drivers.jetstream.stream import KeyedStream, RevisionConflict, Stored, Write
+from skerry_regions.process.cancellation import cancel_tasks
 
 WAIT_SECONDS = 0.25  # that a request without a part waits
 WRITE_SECONDS = 2.0
@@ -75,9 +76,7 @@ class NatsRates:
                     await keeper.part_came()
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_tasks(*self._tasks)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
                 await asyncio.gather(*(each.give_all() for each in [*self._keepers.values()]))

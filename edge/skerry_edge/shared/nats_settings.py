@@ -25,6 +25,7 @@ from skerry_regions.drivers.jetstream.follower import StreamFollower
 from skerry_regions.drivers.jetstream.stream import KeyedStream, RevisionConflict, Stored, Write
 from skerry_regions.drivers.jetstream.tables import SETTINGS
 from skerry_regions.drivers.jetstream.values import each_of
+from skerry_regions.process.cancellation import cancel_tasks
 from skerry_regions.state_url import StateURL
 from skerry_regions.zones import GLOBAL
 
@@ -161,9 +162,7 @@ class NatsSettings:
         self._keeping = asyncio.create_task(self._keep(self._follower), name="settings")
 
     async def _close(self) -> None:
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.gather(self._keeping, return_exceptions=True)
+        await cancel_tasks(self._keeping)
         if self._taking is not None:
             await asyncio.wait([self._taking], timeout=ANSWER_SECONDS)
         if self._follower is not None:

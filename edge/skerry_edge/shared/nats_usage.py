@@ -30,6 +30,7 @@ from skerry_edge.ledger.usage_tables import STEPS, Outcome
 from skerry_regions.drivers.jetstream.specs import key_of
 from skerry_regions.drivers.jetstream.stream import KeyedStream, Stored, Write
 from skerry_regions.drivers.sqlite_file import SqliteFile
+from skerry_regions.process.cancellation import cancel_tasks
 
 PAUSE_SECONDS = 0.5  # between two looks for what is to be sent, or taken
 AWAY_SECONDS = 2.0  # the same, after one that failed
@@ -140,9 +141,7 @@ class NatsUsage:
 
     async def close(self) -> None:
         """Send what is left, for as long as the servers take it; the rest is for the next start."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_tasks(*self._tasks)
         with contextlib.suppress(Unavailable, TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self.send()

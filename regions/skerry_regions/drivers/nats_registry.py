@@ -29,6 +29,7 @@ from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KV_DEL, KV_PURGE, KeyValue
 
 from skerry_regions.drivers.nats_tls import nats_reason
+from skerry_regions.process.cancellation import cancel_tasks
 from skerry_regions.registry import LEASE_SECONDS, Member, RegistryUnavailable
 from skerry_regions.state_url import StateURL
 
@@ -203,9 +204,7 @@ class NatsConnection:
         return sorted(living, key=lambda member: member.id)
 
     async def close(self) -> None:
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.gather(self._following, return_exceptions=True)
+        await cancel_tasks(self._following)
         await _close(self._client)
 
     async def _get(self, key: str) -> tuple[int, int] | None:
@@ -277,10 +276,7 @@ async def _close(client: Client) -> None:
 
 async def _end_tasks() -> None:
     """End tasks of the client, which leaves some of its own running."""
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await cancel_tasks(*(asyncio.all_tasks() - {asyncio.current_task()}))
 
 
 def _key(member_id: str) -> str:

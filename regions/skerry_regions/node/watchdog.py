@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from skerry_regions.node.canary import CANARY_SECONDS, Canary
 from skerry_regions.node.node import Node
+from skerry_regions.process.cancellation import cancel_tasks
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +44,7 @@ class Watchdog:
         self._task = asyncio.create_task(self._watch(), name="watchdog")
 
     async def close(self) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await cancel_tasks(self._task)
 
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()

@@ -24,6 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from skerry_regions.address import Address
+from skerry_regions.process.cancellation import cancel_tasks
 from skerry_regions.process.launch_folder import replace_file
 from skerry_regions.process.lifeline import Lifeline
 from skerry_regions.process.pauses import until_set
@@ -168,9 +169,7 @@ class Relay:
         """Stop listening and break every connection."""
         if self._server is not None:
             self._server.close()
-        for task in self._connecting:
-            task.cancel()
-        await asyncio.gather(*self._connecting, return_exceptions=True)
+        await cancel_tasks(*self._connecting)
         for end in list(self._ends):
             end.abort()
         await asyncio.sleep(0)  # one turn of the loop, in which they close

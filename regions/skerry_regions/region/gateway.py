@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from skerry.errors import InternalError, ModelNotFound, SkerryError, Unavailable
 from skerry_regions import zones as residency
+from skerry_regions.process.cancellation import cancel_tasks
 from skerry_regions.region.directory import Directory
 from skerry_regions.region.recovery import RecoveryPolicy
 from skerry_regions.region.region_reports import RegionReports
@@ -111,10 +112,7 @@ class RegionGateway:
 
     async def close(self) -> None:
         """Fail what runs."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_tasks(*self._tasks)
 
     def _keep(self, task: asyncio.Task[Any]) -> None:
         self._tasks.add(task)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from skerry.errors import Unavailable
 from skerry_regions import zones as residency
 from skerry_regions.address import Address
+from skerry_regions.process.cancellation import cancel_tasks
 from skerry_regions.process.pauses import until_set
 from skerry_regions.registry import Member
 from skerry_regions.wire import link_auth
@@ -161,8 +162,7 @@ class NodeLink:
             self._connection.forget(stream)
 
     async def close(self) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await cancel_tasks(self._task)
         if self._connection is not None:
             self._connection.drop()
 

@@ -23,6 +23,7 @@ from skerry.errors import SkerryError, Unavailable
 from skerry_edge.api.batch.execution import Answered
 from skerry_edge.api.batch.wire import encode_reply
 from skerry_edge.ledger.batches import Batches
+from skerry_regions.process.cancellation import cancel_tasks
 from skerry_regions.queue import LEASE_SECONDS, RENEW_SECONDS, BatchRecord, Claim, Settled
 
 TEND_SECONDS = 10.0
@@ -120,9 +121,7 @@ class Dispatcher:
         self._stopping = True
         self._wake.set()
         await running
-        for task in self._running.values():
-            task.cancel()
-        await asyncio.gather(*self._running.values(), return_exceptions=True)
+        await cancel_tasks(*self._running.values())
         if self._leads:
             try:
                 await asyncio.to_thread(self._queue.release, self._owner)

@@ -43,6 +43,7 @@ from skerry_edge.http.websocket import (
     REFUSED,
     WebSocket,
 )
+from skerry_regions.process.cancellation import cancel_tasks
 
 WATCH_SECONDS = 0.4  # between two looks at whether the token still works
 PATIENCE_SECONDS = 1.0  # with requests whose client is gone
@@ -116,9 +117,7 @@ class ResponsesSocket:
         running = [lane.task for lane in self._lanes.values() if lane.task is not None]
         if running:
             _, late = await asyncio.wait(running, timeout=seconds)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+            await cancel_tasks(*late)
 
     # --- messages
 

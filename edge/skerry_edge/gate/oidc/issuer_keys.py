@@ -20,6 +20,7 @@ from msgspec import Struct
 from skerry.errors import Unavailable
 from skerry_edge.gate.oidc.issuers import Issuer, is_trustworthy
 from skerry_edge.gate.oidc.verification import IssuerKey, JoseHeader, chosen, parse_keys
+from skerry_regions.process.cancellation import cancel_tasks
 
 DISCOVERY = "/.well-known/openid-configuration"
 MAX_ANSWER_BYTES = 256 * 1024
@@ -94,9 +95,7 @@ class IssuerKeys:
 
     async def close(self) -> None:
         """End a look that is on its way."""
-        if self._fetching is not None:
-            self._fetching.cancel()
-            await asyncio.gather(self._fetching, return_exceptions=True)
+        await cancel_tasks(self._fetching)
 
     def _look(self) -> asyncio.Task[None] | None:
         """Return the look that is on its way, a new one, or None when it is too early for that."""

@@ -22,6 +22,7 @@ from skerry.errors import Unavailable
 from skerry_regions.control.desired.logged_store import LoggedStore
 from skerry_regions.control.errors import Busy
 from skerry_regions.drivers.jetstream.leader_lease import RENEW_SECONDS, LeaderLease
+from skerry_regions.process.cancellation import cancel_tasks
 from skerry_regions.process.pauses import until_set
 
 LOOK_SECONDS = 0.25  # between looks at the lease, and at the log, while another leads
@@ -118,9 +119,7 @@ class Succession:
             yield lost
         finally:
             self._store.resign()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_tasks(*tasks)
             with contextlib.suppress(Unavailable):
                 await self._lease.give_up()
 

@@ -14,6 +14,7 @@ from skerry_regions.control.errors import Conflict, UnknownResource
 from skerry_regions.models.catalog import CatalogError
 from skerry_regions.models.problems import ModelProblem, PullCancelled
 from skerry_regions.models.sources import Progress
+from skerry_regions.process.cancellation import cancel_tasks
 from skerry_regions.process.startup import on_thread
 
 MAX_KEPT = 100  # jobs; of those that have ended the oldest go
@@ -82,13 +83,9 @@ class ModelJobs:
         return job.seen()
 
     async def close(self) -> None:
-        tasks = []
         for each in self._jobs.values():
             each.is_cancelled = True
-            if each.task is not None:
-                each.task.cancel()
-                tasks.append(each.task)
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_tasks(*(each.task for each in self._jobs.values()))
 
     async def _run(self, job: _Job, work: Work, ended: Callable[[Exception | None], None]) -> None:
         failed: Exception | None = None

@@ -27,6 +27,7 @@ from skerry_regions.control.reconcile.launched import judged
 from skerry_regions.control.reconcile.neighbours import write_neighbours
 from skerry_regions.control.reconcile.programs import LaunchPrograms
 from skerry_regions.models.sources import Progress
+from skerry_regions.process.cancellation import cancel_tasks
 from skerry_regions.process.launch_folder import LaunchFolder, LaunchRecord
 from skerry_regions.process.lifeline import reports
 from skerry_regions.process.local_launcher import LaunchedProcess, LocalLauncher, boot_time
@@ -134,12 +135,9 @@ class ProcessLauncher:
 
     async def close(self) -> None:
         """Let go of what runs; it goes on."""
-        tasks = [task for health in self._health.values() for task in health.tasks]
-        for task in tasks:
-            task.cancel()
         self._listeners.close()
         self._launcher.close()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_tasks(*(task for health in self._health.values() for task in health.tasks))
         with contextlib.suppress(OSError):  # what runs on uses it
             self._sockets.root.rmdir()
 

@@ -25,6 +25,7 @@ from skerry_regions.drivers.jetstream.answers import ErrorCode, JetStreamError, 
 from skerry_regions.drivers.jetstream.server_settings import read_settings, unfit_settings
 from skerry_regions.drivers.jetstream.specs import StreamSpec, differs
 from skerry_regions.drivers.nats_tls import nats_reason, refusal
+from skerry_regions.process.cancellation import cancel_tasks
 from skerry_regions.state_url import StateURL
 
 OPEN_SECONDS = 5.0  # that a start waits for servers
@@ -88,9 +89,7 @@ class JetStream:
     async def close(self) -> None:
         """End it. Idempotent."""
         self._problem = "it is closed"
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.gather(self._keeping, return_exceptions=True)
+        await cancel_tasks(self._keeping)
         with contextlib.suppress(NatsError, OSError, TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):  # the server may read no more
                 await self._client.close()

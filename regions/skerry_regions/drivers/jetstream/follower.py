@@ -19,6 +19,7 @@ from nats.aio.msg import Msg
 from skerry.errors import Unavailable
 from skerry_regions.drivers.jetstream.answers import JetStreamError
 from skerry_regions.drivers.jetstream.stream import ID_HEADER, KeyedStream, Stored
+from skerry_regions.process.cancellation import cancel_tasks
 
 LOOK_SECONDS = 2.0  # twice of which is silence
 MAX_PAUSE_SECONDS = 5.0
@@ -69,9 +70,7 @@ class StreamFollower:
 
     async def close(self) -> None:
         """Follow no more. Idempotent."""
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.gather(self._following, return_exceptions=True)
+        await cancel_tasks(self._following)
         await self._leave()
 
     async def _follow(self) -> None:

@@ -6,6 +6,8 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 
+from skerry_regions.process.cancellation import cancel_tasks
+
 logger = logging.getLogger(__name__)
 
 
@@ -36,9 +38,7 @@ class RecordWorker(ABC):
 
     async def end(self) -> None:
         """Stop what is under way."""
-        if self._worker is not None:
-            self._worker.cancel()
-            await self._finish()
+        await cancel_tasks(self._worker)
 
     async def _work(self) -> None:
         try:

@@ -34,6 +34,7 @@ from skerry_regions.control.reconcile.ray.ray_messages import (
 )
 from skerry_regions.node.announcer import new_incarnation
 from skerry_regions.process.backoff import Backoff, RestartPolicy
+from skerry_regions.process.cancellation import cancel_tasks
 from skerry_regions.process.children import ProcessSpec, signal_child, start_child
 from skerry_regions.process.local_launcher import Deposed
 from skerry_regions.process.pauses import until_set
@@ -125,9 +126,7 @@ class RayLauncher:
 
     async def close(self) -> None:
         """Let go of what runs; it goes on."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_tasks(*self._tasks)
 
     # --- drivers ---------------------------------------------------------------------------------
 
