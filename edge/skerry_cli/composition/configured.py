@@ -15,9 +15,9 @@ from skerry_cli.home.shared_state import stream_of
 from skerry_cli.home.state import Home, known_config
 from skerry_edge.gate.admission import Admission
 from skerry_edge.gate.meters import Rates
-from skerry_edge.gate.oidc.issuers import IssuersError, load_issuers
+from skerry_edge.gate.oidc.issuers import load_issuers
 from skerry_edge.gate.oidc.logins import Logins, load_libraries
-from skerry_edge.gate.quotas import Quotas, QuotasError, load_quotas
+from skerry_edge.gate.quotas import Quotas, load_quotas
 from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.http.tls import Certificate
 from skerry_edge.limits import Limits
@@ -26,6 +26,7 @@ from skerry_edge.money.sqlite_spending import SqliteSpending
 from skerry_edge.reload import Followed, following
 from skerry_regions.drivers.jetstream.tables import MONEY, RATES
 from skerry_regions.models.catalog import Catalog
+from skerry_regions.models.located_yaml import YamlError
 from skerry_regions.zones import GLOBAL
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def following_issuers(home: Home, logins: Logins) -> Followed:
 
     try:
         read()()
-    except IssuersError as error:
+    except YamlError as error:
         raise CannotStart(str(error)) from None
     return Followed((home.issuers,), read)
 
@@ -145,5 +146,5 @@ async def _end_expired(admission: Admission, tokens: TokenStore, logins: Logins)
 def _quotas(home: Home, catalog: Catalog) -> Quotas:
     try:
         return load_quotas(home.limits, catalog)
-    except QuotasError as error:
+    except YamlError as error:
         raise CannotStart(str(error)) from None

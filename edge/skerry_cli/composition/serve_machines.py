@@ -17,7 +17,7 @@ import msgspec
 from skerry_cli.home.errors import CannotStart
 from skerry_cli.home.keys import cluster_key, secret
 from skerry_cli.home.state import Home, known_config
-from skerry_edge.gate.oidc.issuers import IssuerFile, IssuersError, load_issuers
+from skerry_edge.gate.oidc.issuers import IssuerFile, load_issuers
 from skerry_edge.gate.token_file import TokenFile
 from skerry_edge.http.server import serve
 from skerry_edge.limits import Limits
@@ -38,6 +38,7 @@ from skerry_regions.control.machines.joining import Joining, OwnMachine
 from skerry_regions.control.machines.messages import MAX_REQUEST_BYTES, Credentials
 from skerry_regions.control.machines.webhook import MachineWebhook, WebhookOptions
 from skerry_regions.control.planning.launcher import Launcher
+from skerry_regions.models.located_yaml import YamlError
 from skerry_regions.registry import Registry
 
 DRAIN_SECONDS = 5  # requests of the control plane are short
@@ -166,7 +167,7 @@ def _issuers(home: Home) -> bytes | None:
     """Return the home's issuers with the platform's account named; None when they are unusable."""
     try:
         found = load_issuers(home.issuers, known_config(home).account_id)
-    except IssuersError:  # which whoever follows the file has logged
+    except YamlError:  # which whoever follows the file has logged
         return None
     return msgspec.json.encode(IssuerFile(issuers=found)) if found else b""
 

@@ -35,10 +35,6 @@ HOLD_SECONDS = 30.0
 Rate = Annotated[float, Meta(gt=0, le=MAX_RATE)]
 
 
-class QuotasError(ValueError):
-    """A file of limits that cannot be used; the message begins with file and line."""
-
-
 class Allowance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How much somebody may use. None: as much as they like."""
 
@@ -135,19 +131,8 @@ class Quotas:
 
 
 def load_quotas(path: Path, catalog: Catalog) -> Quotas:
-    """Read and check a file. No file: no limits. Raises `QuotasError`."""
-    try:
-        return _checked(located_yaml.load(path, QuotaFile), catalog)
-    except FileNotFoundError:
-        return Quotas()
-    except OSError as error:
-        raise QuotasError(f"{path}: cannot be read: {error.strerror}") from None
-    except located_yaml.YamlError as error:
-        raise QuotasError(str(error)) from None
-
-
-def _checked(document: located_yaml.Located[QuotaFile], catalog: Catalog) -> Quotas:
-    """Raises `YamlError` for what the types cannot say."""
+    """Read and check a file. No file: no limits. Raises `YamlError`."""
+    document = located_yaml.load_if_there(path, QuotaFile)
     tenants: dict[str, TenantAllowance] = {}
     for i, tenant in enumerate(document.value.tenants):
         if tenant.account in tenants:

@@ -50,6 +50,16 @@ def load(path: Path, type_: type[T]) -> Located[T]:
     return parse(data, str(path), type_)
 
 
+def load_if_there(path: Path, type_: type[T]) -> Located[T]:
+    """Read and check one file; one that is not there counts as an empty one. Raises `YamlError`."""
+    try:
+        return load(path, type_)
+    except FileNotFoundError:
+        return parse(b"", str(path), type_)
+    except OSError as error:
+        raise YamlError(f"{path}: cannot be read: {error.strerror}") from None
+
+
 def parse(data: bytes, name: str, type_: type[T]) -> Located[T]:
     """Check `data` against a msgspec type; `name` stands for the file in messages.
 

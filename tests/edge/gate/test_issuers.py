@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from skerry_edge.gate.oidc.issuers import Issuer, IssuersError, is_trustworthy, load_issuers
+from skerry_edge.gate.oidc.issuers import Issuer, is_trustworthy, load_issuers
+from skerry_regions.models.located_yaml import YamlError
 
 PLATFORM, ACCOUNT, OTHER = "a" * 32, "b" * 32, "c" * 32
 FILE = f"""\
@@ -124,7 +125,7 @@ ACME = f"name: acme, issuer: 'https://x.test', audience: [a], {GRANT}"
     ],
 )
 def test_a_file_that_cannot_be(tmp_path: Path, text: str, problem: str) -> None:
-    with pytest.raises(IssuersError) as raised:
+    with pytest.raises(YamlError) as raised:
         load(tmp_path, text)
     assert str(raised.value).startswith(f"{tmp_path}/issuers.yaml:")
     assert problem in str(raised.value)

@@ -13,11 +13,11 @@ from skerry_edge.gate.quotas import (
     AccountAllowance,
     Allowance,
     Quotas,
-    QuotasError,
     load_quotas,
 )
 from skerry_edge.money.caps import Budget, Caps
 from skerry_regions.models.catalog import Catalog
+from skerry_regions.models.located_yaml import YamlError
 
 CATALOG = Catalog(specs())
 ME, OTHER = "a" * 32, "b" * 32
@@ -83,14 +83,14 @@ def test_what_a_request_must_keep_to(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_say_where(tmp_path: Path, text: str, line: int, problem: str) -> None:
-    with pytest.raises(QuotasError) as error:
+    with pytest.raises(YamlError) as error:
         load(tmp_path, text)
     assert str(error.value).startswith(f"{tmp_path / 'limits.yaml'}:{line}:")
     assert problem in str(error.value)
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(QuotasError, match="cannot be read: Is a directory"):
+    with pytest.raises(YamlError, match="cannot be read: Is a directory"):
         load_quotas(tmp_path, CATALOG)
 
 
@@ -101,5 +101,5 @@ def test_accounts_have_budgets(tmp_path: Path) -> None:
     )
     assert quotas.budget(ME) == Budget(ME, Caps(per_month=100.0), "account")
     assert quotas.budget(OTHER) == Budget(OTHER, Caps(per_day=5.0), "account")
-    with pytest.raises(QuotasError, match="per_day: no such key"):
+    with pytest.raises(YamlError, match="per_day: no such key"):
         load(tmp_path, f'models:\n  - {{model: "{ALIAS}", every_tenant: {{per_day: 5}}}}\n')

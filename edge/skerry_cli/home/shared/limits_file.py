@@ -12,10 +12,11 @@ from typing import Any
 import msgspec
 import yaml
 
-from skerry_edge.gate.quotas import Quotas, QuotasError, load_quotas
+from skerry_edge.gate.quotas import Quotas, load_quotas
 from skerry_regions.control.desired.views import AccountCaps
 from skerry_regions.control.errors import Conflict
 from skerry_regions.models.catalog import Catalog, CatalogError
+from skerry_regions.models.located_yaml import YamlError
 
 
 class LimitsFile:
@@ -70,7 +71,7 @@ class LimitsFile:
     def _read(self, path: Path) -> Quotas:
         try:
             return load_quotas(path, self._catalog())
-        except (QuotasError, CatalogError) as error:
+        except (YamlError, CatalogError) as error:
             raise Conflict(str(error)) from None
 
 

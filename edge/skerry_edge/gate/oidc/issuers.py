@@ -52,10 +52,6 @@ ClaimName = Annotated[str, Meta(min_length=1, max_length=255)]
 Url = Annotated[str, Meta(pattern=r"^https?://[^\s?#]+$", max_length=1024)]
 
 
-class IssuersError(ValueError):
-    """A file of issuers that cannot be used; the message begins with file and line."""
-
-
 class LoginGrant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What callers may do whose claims are as in `when`."""
 
@@ -127,19 +123,12 @@ class IssuerFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def load_issuers(path: Path, platform: str) -> tuple[Issuer, ...]:
-    """Read and check a file. No file: no issuers. Raises `IssuersError`.
+    """Read and check a file. No file: no issuers. Raises `YamlError`.
 
     `platform` is the id of the platform's own account, which the issuers name instead of
     "platform" from now on.
     """
-    try:
-        return _checked(located_yaml.load(path, IssuerFile), platform)
-    except FileNotFoundError:
-        return ()
-    except OSError as error:
-        raise IssuersError(f"{path}: cannot be read: {error.strerror}") from None
-    except located_yaml.YamlError as error:
-        raise IssuersError(str(error)) from None
+    return _checked(located_yaml.load_if_there(path, IssuerFile), platform)
 
 
 def is_trustworthy(url: str) -> bool:
