@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 
-from skerry_core.runner import Progress
 from skerry_core.runners.kernel_cache import KernelSet, load_kernels
 from skerry_regions.routing.fast.kernels import CONSTANTS, SOURCES, kernels
 
@@ -16,7 +15,5 @@ ROUTING_KERNELS = KernelSet(
     kernels=kernels,
 )
 
-
-def load_routing_kernels(cache_dir: Path, progress: Progress) -> None:
-    """Compile or load them. Raises `CompilationError`."""
-    load_kernels(ROUTING_KERNELS, "any", cache_dir, progress)
+load_routing_kernels = partial(load_kernels, ROUTING_KERNELS, "any")
+"""Compiles or loads them, into or from a folder. Raises `CompilationError`."""
