@@ -17,6 +17,7 @@ import time
 import uvloop
 
 from skerry_cli.composition.configured import following_issuers
+from skerry_cli.composition.control.answering import control_for, with_console
 from skerry_cli.composition.control.options import (
     ControlOptions,
     ControlPart,
@@ -27,16 +28,9 @@ from skerry_cli.composition.control.options import (
 from skerry_cli.composition.control.turns import in_turn
 from skerry_cli.composition.control_parts import (
     account_of,
-    accounts_of,
-    authentication,
-    dns_answers,
-    edge_url_of,
-    managed,
     model_book,
     platform_tokens,
     read_wanted,
-    ready_regions,
-    with_console,
     write_down,
 )
 from skerry_cli.composition.listening import Front, Where
@@ -61,9 +55,6 @@ from skerry_edge.gate.oidc.logins import Logins
 from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.limits import Limits
 from skerry_edge.reload import following
-from skerry_regions.control.api.access import Denials
-from skerry_regions.control.api.app import create_app
-from skerry_regions.control.api.requests import Control
 from skerry_regions.control.desired.changes import Changes
 from skerry_regions.control.desired.manifest import Manifest
 from skerry_regions.control.desired.migrations import NewerSchema
@@ -72,14 +63,12 @@ from skerry_regions.control.errors import Busy, ControlError
 from skerry_regions.control.machines.book import hosts_of
 from skerry_regions.control.machines.hosts import Hosts
 from skerry_regions.control.machines.joined import JoinedMachines
-from skerry_regions.control.planning.zone_contents import ZoneBook
-from skerry_regions.control.reconcile.control_metrics import ControlMetrics, Turn
+from skerry_regions.control.reconcile.control_metrics import Turn
 from skerry_regions.control.reconcile.first_start import FirstStart
 from skerry_regions.control.reconcile.launchers import Launchers
 from skerry_regions.control.reconcile.processes import ProcessLauncher
 from skerry_regions.control.reconcile.ray.ray_launcher import RayLauncher
 from skerry_regions.control.reconcile.reconciler import Reconciler
-from skerry_regions.control.reconcile.scraping import LostMembers, Monitoring
 from skerry_regions.known_hosts import host_of
 from skerry_regions.models.catalog import CatalogError
 from skerry_regions.models.sources import Progress
@@ -88,7 +77,6 @@ from skerry_regions.process.launch_folder import LaunchFolder
 from skerry_regions.process.local_launcher import Deposed
 from skerry_regions.process.loop_watch import LoopWatch
 from skerry_regions.process.startup import stop_on_signals
-from skerry_regions.prometheus import LabelValues
 from skerry_regions.registry import RegistryUnavailable
 
 CLAIM_SECONDS = 120.0  # a predecessor whose supervisor is gone may still be draining
@@ -224,46 +212,16 @@ async def _lead(
             )  # fmt: skip
             joining = await stack.enter_async_context(serving)
             note(f"Machines join at {url_of(join_listener, tls=True)}.")
-        zones = ZoneBook(store)
         logins = Logins(account_id)
         stack.push_async_callback(logins.close)
         files = [following_issuers(home, logins)]
         await stack.enter_async_context(following(files, reloading=reconciler.renew_edges))
-
-        def ends() -> dict[LabelValues, float]:
-            here = {member.id for member in reconciler.members}
-            machines = {} if joining is None else joining.machines.certificate_ends(here)
-            return front.certificate_ends("control") | machines
-
-        metrics = ControlMetrics(reconciler, lambda: store.desired, home.root, ends, turn)
-        hosts = options.known_hosts | {host_of(options.where.host)}
-        control = Control(
-            store=store,
-            changes=changes,
-            observer=reconciler,
-            zones=zones,
-            answer_dns=dns_answers(store, zones, lambda: ready_regions(reconciler)),
-            models=managed(models, os.environ),
-            accounts=accounts_of(home),
-            authenticate=authentication(tokens, logins, account_id),
-            denials=Denials(store, time.monotonic),
-            account_id=account_id,
-            hosts=hosts,
-            changed=wake.set,
-            monitoring=Monitoring(
-                metrics=metrics,
-                members=LostMembers(
-                    lambda: reconciler.members, lambda: store.desired, time.monotonic
-                ),
-                url=front.url,
-                edge_url=lambda: edge_url_of(home) if starter.is_supervisor else "",
-            ),
-            joining=joining,
-        )
-        app = with_console(
-            create_app(control), home, tokens, logins, account_id, mode=options.console, hosts=hosts
-        )
-        stack.callback(LoopWatch(metrics.loop_late.observe).close)
+        control = control_for(
+            part, store, changes, reconciler, models, logins, front,
+            changed=wake.set, turn=turn, joining=joining,
+        )  # fmt: skip
+        app = with_console(control, part, logins)
+        stack.callback(LoopWatch(control.monitoring.metrics.loop_late.observe).close)
 
         def ready() -> None:
             if host is None:

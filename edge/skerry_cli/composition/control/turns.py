@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from skerry_cli.composition.configured import following_issuers
-from skerry_cli.composition.control.following import following_app
+from skerry_cli.composition.control.answering import control_for
+from skerry_cli.composition.control.following import NothingSeen
 from skerry_cli.composition.control.options import ControlPart
 from skerry_cli.composition.control.shared import SharedControl, SharedSecrets, shared_control
-from skerry_cli.composition.control_parts import managed, model_book
+from skerry_cli.composition.control_parts import model_book
 from skerry_cli.composition.listening import Front
+from skerry_cli.home.edge_tokens import EdgeTokens
+from skerry_cli.home.keys import control_key
 from skerry_edge.gate.oidc.logins import Logins
 from skerry_edge.reload import following
+from skerry_regions.control.api.app import create_app
+from skerry_regions.control.desired.changes import Changes
 from skerry_regions.control.desired.manifest import Manifest
 from skerry_regions.control.errors import Busy
 from skerry_regions.process.launch_folder import LaunchFolder
@@ -90,11 +94,13 @@ async def _take_turns(
         await stack.enter_async_context(following([following_issuers(part.home, logins)]))
         models = model_book(part.home, lambda: None)
         stack.push_async_callback(models.close)
-        follower = following_app(
-            part, store, front, logins, managed(models, os.environ), turns,
-            lambda: turns.leader.url if turns.leader else "",
+        tokens = EdgeTokens(part.tokens, part.account_id)
+        changes = Changes(store, tokens, control_key(part.home))
+        control = control_for(
+            part, store, changes, NothingSeen(), models, logins, front,
+            turn=turns, leader=lambda: turns.leader.url if turns.leader else "",
         )  # fmt: skip
-        shown = SharedFront(front, follower, lambda: turns.is_leading)
+        shown = SharedFront(front, create_app(control), lambda: turns.is_leading)
 
         def ready() -> None:
             url = front.url()
