@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from skerry.errors import AuthenticationError
-from skerry_cli.home.errors import CannotStart
+from skerry_cli.home.errors import CannotStart, raised_as
 from skerry_cli.home.shared_state import stream_of
 from skerry_cli.home.state import Home, known_config
 from skerry_edge.gate.admission import Admission
@@ -119,10 +119,8 @@ def following_issuers(home: Home, logins: Logins) -> Followed:
             load_libraries()
         return functools.partial(logins.follow, issuers)
 
-    try:
+    with raised_as(CannotStart, YamlError):
         read()()
-    except YamlError as error:
-        raise CannotStart(str(error)) from None
     return Followed((home.issuers,), read)
 
 
@@ -144,7 +142,5 @@ async def _end_expired(admission: Admission, tokens: TokenStore, logins: Logins)
 
 
 def _quotas(home: Home, catalog: Catalog) -> Quotas:
-    try:
+    with raised_as(CannotStart, YamlError):
         return load_quotas(home.limits, catalog)
-    except YamlError as error:
-        raise CannotStart(str(error)) from None

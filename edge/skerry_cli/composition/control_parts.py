@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from skerry_cli.home.errors import CannotStart
+from skerry_cli.home.errors import CannotStart, raised_as
 from skerry_cli.home.parts import credentials
 from skerry_cli.home.shared.settings import share_edits, shared_settings, token_store
 from skerry_cli.home.shared_state import keep_state
@@ -55,10 +55,8 @@ def account_of(home: Home, tokens: TokenStore, url: str, *, is_ours: bool) -> st
 
 def read_wanted(path: Path) -> Manifest:
     """Return what a file wants. Raises `CannotStart`, which says where the file is wrong."""
-    try:
+    with raised_as(CannotStart, ManifestError):
         return load_manifest(path).value
-    except ManifestError as error:
-        raise CannotStart(str(error)) from None
 
 
 def write_down(manifest: Manifest | None, home: Home, store: Store, *, is_up: bool) -> None:

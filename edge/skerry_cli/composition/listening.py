@@ -13,7 +13,7 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
-from skerry_cli.home.errors import CannotStart
+from skerry_cli.home.errors import CannotStart, raised_as
 from skerry_cli.home.parts import listen_at, url_of
 from skerry_edge.http.server import serve
 from skerry_edge.http.tls import Certificate, TLSError
@@ -86,7 +86,5 @@ class Front:
 
 def open_certificate(cert: Path, key: Path) -> Certificate:
     """Raises `CannotStart`."""
-    try:
+    with raised_as(CannotStart, TLSError):
         return Certificate(cert, key)
-    except TLSError as error:
-        raise CannotStart(str(error)) from None

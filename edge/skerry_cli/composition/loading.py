@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from skerry_cli.composition.opening import decoder_config, encoder_network
-from skerry_cli.home.errors import CannotStart
+from skerry_cli.home.errors import CannotStart, raised_as
 from skerry_cli.home.keys import link_credentials
 from skerry_cli.home.machine import free_memory
 from skerry_cli.home.memory import BLOCK_TOKENS, MemoryNeed, MemoryTooSmall, plan_blocks
@@ -95,10 +95,8 @@ def load_models(
 
 
 def _encoder(model: InstalledModel, options: UpOptions, home: Home) -> Encoder:
-    try:
+    with raised_as(UnsupportedModel, ConfigError, WeightsError):
         return open_encoder(model.spec, model.files, threads=options.threads, cache_dir=home.cache)
-    except (ConfigError, WeightsError) as error:
-        raise UnsupportedModel(str(error)) from None
 
 
 def _file_tiers(
@@ -130,12 +128,10 @@ def _plan(
         )
         for model in models
     ]
-    try:
+    with raised_as(CannotStart, MemoryTooSmall):
         return plan_blocks(
             needs, memory=options.memory, kv_tokens=options.kv_tokens, free=free_memory()
         )
-    except MemoryTooSmall as error:
-        raise CannotStart(str(error)) from None
 
 
 def block_bytes(config: ModelConfig) -> int:

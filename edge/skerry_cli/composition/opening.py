@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skerry_cli.home.errors import raised_as
 from skerry_cli.home.parts import Installation
 from skerry_core.config import ConfigError, ModelConfig
 from skerry_core.models import weight_file
@@ -45,7 +46,7 @@ def check_opens(weights: Path, task: Task) -> None:
 
 def check_config(values: dict[str, Any], task: Task) -> None:
     """Look at a config.json before its weights are here. Raises `UnsupportedModel`."""
-    try:
+    with raised_as(UnsupportedModel, WeightsError, ConfigError):
         if values.get("model_type") in ENCODERS or task == "text-embeddings":
             from skerry_core.encoder import opening
 
@@ -57,8 +58,6 @@ def check_config(values: dict[str, Any], task: Task) -> None:
             )
         else:
             weight_file.check_config(values, "config.json")
-    except (WeightsError, ConfigError) as error:
-        raise UnsupportedModel(str(error)) from None
 
 
 def check_head(head: bytes) -> bool:
@@ -78,16 +77,14 @@ CHECKS = Checks(config=check_config, head=check_head, opens=check_opens)
 
 def decoder_config(weights: Path) -> ModelConfig:
     """Return what a model that makes text computes. Raises `UnsupportedModel`."""
-    try:
-        with WeightFile.open(weights) as file:
-            if file.config.is_bidirectional:
-                raise UnsupportedModel(
-                    f"{weights}: its tokens see those behind them, so it embeds; how, is read from "
-                    "sentence-transformers' modules.json, which is not there"
-                )
-            return file.config
-    except (WeightsError, ConfigError, OSError) as error:
-        raise UnsupportedModel(str(error)) from None
+    unreadable = raised_as(UnsupportedModel, WeightsError, ConfigError, OSError)
+    with unreadable, WeightFile.open(weights) as file:
+        if file.config.is_bidirectional:
+            raise UnsupportedModel(
+                f"{weights}: its tokens see those behind them, so it embeds; how, is read from "
+                "sentence-transformers' modules.json, which is not there"
+            )
+        return file.config
 
 
 def encoder_network(weights: Path) -> Network:
@@ -95,9 +92,7 @@ def encoder_network(weights: Path) -> Network:
     from skerry_core.encoder.opening import open_network
     from skerry_core.encoder.projections import open_projections
 
-    try:
+    with raised_as(UnsupportedModel, WeightsError, ConfigError, OSError):
         network = open_network(weights)
         open_projections(weights if weights.is_dir() else weights.parent, network.hidden_size)
-    except (WeightsError, ConfigError, OSError) as error:
-        raise UnsupportedModel(str(error)) from None
     return network

@@ -44,7 +44,7 @@ from skerry_cli.home.control_home import (
     control_database,
 )
 from skerry_cli.home.edge_tokens import EdgeTokens
-from skerry_cli.home.errors import CannotStart
+from skerry_cli.home.errors import CannotStart, raised_as
 from skerry_cli.home.keys import control_key
 from skerry_cli.home.machine import default_threads
 from skerry_cli.home.parts import listen_at, url_of
@@ -90,16 +90,14 @@ def serve_control(options: ControlOptions, home: Home) -> None:
     manifest = None if options.topology is None else read_wanted(options.topology)
     patience = LOCK_SECONDS if options.lifeline is None else CLAIM_SECONDS
     keep_state(home, options.state)
-    try:
-        with (
-            claim_control(home, patience=patience, alone=options.lifeline is None),
-            platform_tokens(home, None if options.state else manifest) as tokens,
-            Front.open(options.where, Limits(drain_seconds=DRAIN_SECONDS)) as front,
-            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-        ):
-            runner.run(_serve(options, home, tokens, front, manifest))
-    except TROUBLES as error:
-        raise CannotStart(str(error)) from None
+    with (
+        raised_as(CannotStart, *TROUBLES),
+        claim_control(home, patience=patience, alone=options.lifeline is None),
+        platform_tokens(home, None if options.state else manifest) as tokens,
+        Front.open(options.where, Limits(drain_seconds=DRAIN_SECONDS)) as front,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        runner.run(_serve(options, home, tokens, front, manifest))
 
 
 def embed_control(
@@ -112,15 +110,13 @@ def embed_control(
         progress=progress,
     )  # fmt: skip
     front = Front(listener, None, Limits(drain_seconds=DRAIN_SECONDS))
-    try:
-        with (
-            claim_control(home, patience=CLAIM_SECONDS),
-            platform_tokens(home, topology) as tokens,
-            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-        ):
-            runner.run(_serve(options, home, tokens, front, topology, host))
-    except TROUBLES as error:
-        raise CannotStart(str(error)) from None
+    with (
+        raised_as(CannotStart, *TROUBLES),
+        claim_control(home, patience=CLAIM_SECONDS),
+        platform_tokens(home, topology) as tokens,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        runner.run(_serve(options, home, tokens, front, topology, host))
 
 
 async def _serve(

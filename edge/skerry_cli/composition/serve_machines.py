@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from skerry_cli.home.errors import CannotStart
+from skerry_cli.home.errors import CannotStart, raised_as
 from skerry_cli.home.keys import cluster_key, secret
 from skerry_cli.home.state import Home, known_config
 from skerry_edge.gate.oidc.issuers import IssuerFile, load_issuers
@@ -83,10 +83,8 @@ async def machines(
     `hosts` are names that the listener answers to, beside its address. `lost` is called when
     machines are served no longer; the block's end raises the bug that ended it.
     """
-    try:
+    with raised_as(CannotStart, AuthorityError):
         authority = Authority.open(home.authority, store.clock)
-    except AuthorityError as error:
-        raise CannotStart(str(error)) from None
     known = Machines(store, authority)
     own = OwnMachine(authority, known, home.machine, store.clock)
     try:
@@ -207,11 +205,9 @@ async def pods(
         made = through.tokens.create(values, actor="kubernetes", idempotency_key=key)
         return str(made.secret)
 
-    try:
+    with raised_as(CannotStart, AccessError):
         source = PodSource.read(options.template, image=options.image, join=options.join)
         api = ApiServer(options.access)
-    except AccessError as error:
-        raise CannotStart(str(error)) from None
     async with api:
         sets = PodSets(
             api, source, term=term, token=token, clock=time.time, own_pod=platform.node()

@@ -8,6 +8,7 @@ from collections.abc import Generator
 
 from msgspec.structs import asdict
 
+from skerry_cli.home.errors import raised_as
 from skerry_edge.gate.principal import Principal
 from skerry_edge.gate.token_file import (
     TokenRecord,
@@ -105,7 +106,5 @@ def caller_of(principal: Principal, platform: str) -> ControlCaller:
 
 @contextlib.contextmanager
 def _token_file() -> Generator[None]:
-    try:
+    with raised_as(Busy, TokenStoreError):
         yield
-    except TokenStoreError as error:
-        raise Busy(str(error)) from None

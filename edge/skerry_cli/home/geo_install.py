@@ -17,7 +17,7 @@ from typing import IO
 import msgspec
 from msgspec import Struct
 
-from skerry_cli.home.errors import CannotStart
+from skerry_cli.home.errors import CannotStart, raised_as
 from skerry_cli.home.geo_sources import country_data
 from skerry_cli.home.state import Home
 from skerry_cli.output import note, say
@@ -115,10 +115,8 @@ def _check_licence(package: str, licence: str, expected: str, option: str) -> No
 
 def _take(place: Path, file: Path, opened: Callable[[Path], PlaceSource]) -> None:
     """Copy a file that can be opened."""
-    try:
+    with raised_as(CannotStart, GeoDataUnusable):
         source = opened(file)
-    except GeoDataUnusable as error:
-        raise CannotStart(str(error)) from None
     if is_old(source, time.time()):
         note(f"{file.name} is older than 60 days: some addresses have moved since.")
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from skerry_cli.home.errors import CannotStart
+from skerry_cli.home.errors import CannotStart, raised_as
 from skerry_cli.home.state import Home
 from skerry_regions.geo.cloud_ranges import CloudRanges
 from skerry_regions.geo.from_topology import overrides_of
@@ -33,7 +33,7 @@ def geo_files(home: Home, spec: DnsSpec | None) -> tuple[Path, ...]:
 def open_known_places(home: Home, topology: Topology) -> KnownPlaces | None:
     """Open everything that is there; None when that is nothing. Raises `CannotStart`."""
     spec = topology.dns
-    try:
+    with raised_as(CannotStart, GeoDataUnusable):
         sources: list[PlaceSource] = []
         if (spec is None or spec.clouds) and home.cloud_ranges.exists():
             sources.append(CloudRanges(home.cloud_ranges))
@@ -42,8 +42,6 @@ def open_known_places(home: Home, topology: Topology) -> KnownPlaces | None:
         elif home.geo_data.exists():
             sources.append(country_data(home.geo_data))
         systems = None if spec is None or spec.asn is None else _system_data(Path(spec.asn))
-    except GeoDataUnusable as error:
-        raise CannotStart(str(error)) from None
     if not sources and systems is None:
         return None
     return KnownPlaces(sources, overrides_of(topology), systems)

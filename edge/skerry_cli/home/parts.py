@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skerry.errors import SkerryError
-from skerry_cli.home.errors import CannotStart
+from skerry_cli.home.errors import CannotStart, raised_as
 from skerry_cli.home.shared.answers import share_answers
 from skerry_cli.home.shared_state import open_queue, stream_of
 from skerry_cli.home.state import Config, Home, read_config, write_config
@@ -175,10 +175,8 @@ def load_texts(models: list[InstalledModel]) -> tuple[dict[str, TextModel], list
 
 def cors_origins() -> tuple[str, ...]:
     """Return the web pages that may call, from the environment. Raises `CannotStart`."""
-    try:
+    with raised_as(CannotStart, ValueError):
         return cors.origins_from(os.environ)
-    except ValueError as error:
-        raise CannotStart(str(error)) from None
 
 
 def edge_hosts() -> frozenset[str]:
@@ -212,7 +210,7 @@ def open_stores(
 ) -> Stores:
     """Return where an edge keeps what it remembers of requests; `count` is called with how looking
     for an answer at a shared cache ended. Raises `CannotStart`."""
-    try:
+    with raised_as(CannotStart, ValueError):
         return Stores.in_folder(
             home.stores,
             edge=edge,
@@ -221,8 +219,6 @@ def open_stores(
             idempotency=_shared_keys(home, state),
             share_answers=share_answers(home, os.environ, count),
         )
-    except ValueError as error:
-        raise CannotStart(str(error)) from None
 
 
 def load_encoder_texts(models: list[InstalledModel]) -> dict[str, EncoderText]:
@@ -240,7 +236,7 @@ def credentials(home: Home, tokens: TokenStore, url: str, *, control_url: str = 
     config = read_config(home)
     account_id = new_account_id() if config is None else config.account_id
     token = ""
-    try:
+    with raised_as(CannotStart, TokenStoreError):
         if config is not None:
             tokens.give_roles(account_id)
             token = config.api_token if tokens.authenticate(config.api_token) else ""
@@ -251,8 +247,6 @@ def credentials(home: Home, tokens: TokenStore, url: str, *, control_url: str = 
             audit = TokenAudit(home.token_audit, "skerry")
             with contextlib.suppress(OSError):  # a full disk: the platform starts all the same
                 audit.note("create", record.id, {"role": "operator"})
-    except TokenStoreError as error:
-        raise CannotStart(str(error)) from None
     config = Config(url=url, account_id=account_id, api_token=token, control_url=control_url)
     write_config(home, config)
     return config

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skerry_cli.arguments import port
+from skerry_cli.home.errors import raised_as
 from skerry_cli.roles.control_join import duration
 from skerry_cli.roles.control_pods import BadOptions, add_pods, pods_of
 
@@ -81,8 +82,6 @@ def _webhook_of(args: argparse.Namespace) -> WebhookOptions | None:
         secret_file=args.machines_webhook_secret_file,
         idle_seconds=args.machines_webhook_idle or IDLE_SECONDS,
     )
-    try:
+    with raised_as(BadOptions, WebhookError):
         options.check()
-    except WebhookError as error:
-        raise BadOptions(str(error)) from None
     return options

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skerry_cli.home.errors import CommandFailed
+from skerry_cli.home.errors import CommandFailed, raised_as
 
 if TYPE_CHECKING:
     from skerry_cli.composition.serve_machines import PodOptions
@@ -67,7 +67,7 @@ def pods_of(args: argparse.Namespace) -> PodOptions | None:
         raise BadOptions(
             "--kubernetes: give --kubernetes-join, where pods reach this control plane"
         )
-    try:
+    with raised_as(BadOptions, AccessError):
         if args.kubernetes == IN_CLUSTER:
             access = ClusterAccess.of_pod(os.environ)
         else:
@@ -75,8 +75,6 @@ def pods_of(args: argparse.Namespace) -> PodOptions | None:
                 server=args.kubernetes, namespace="", token_file=ACCOUNT / "token",
                 ca_file=ACCOUNT / "ca.crt",
             )  # fmt: skip
-    except AccessError as error:
-        raise BadOptions(str(error)) from None
     access = replace(
         access,
         namespace=args.kubernetes_namespace or access.namespace,

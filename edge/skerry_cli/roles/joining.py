@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
-from skerry_cli.home.errors import CommandFailed
+from skerry_cli.home.errors import CommandFailed, raised_as
 from skerry_cli.home.keys import keep_private
 from skerry_cli.home.state import Home
 from skerry_cli.output import note
@@ -78,7 +78,7 @@ def enrolled(args: argparse.Namespace, home: Home, kind: Kind) -> ControlLink:
     from skerry_regions.control.machines.folder import JoinError
     from skerry_regions.control.machines.link import ControlLink, has_joined, join
 
-    try:
+    with raised_as(CannotJoin, JoinError):
         url = checked_url(args.join)
         if not has_joined(home.machine):
             joined = join(
@@ -88,8 +88,6 @@ def enrolled(args: argparse.Namespace, home: Home, kind: Kind) -> ControlLink:
             )  # fmt: skip
             note(f"Joined {url} as {joined.machine}.")
         link = ControlLink(home.machine)
-    except JoinError as error:
-        raise CannotJoin(str(error)) from None
     try:
         is_ours = link.kind == kind and link.move_to(url)
     except OSError as error:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from skerry_cli.home.control_home import control_database
-from skerry_cli.home.errors import CannotStart
+from skerry_cli.home.errors import CannotStart, raised_as
 from skerry_cli.home.keys import cluster_key, control_key
 from skerry_cli.home.shared_state import opened_state, stream_of
 from skerry_cli.home.state import Home, known_config
@@ -63,10 +63,8 @@ async def shared_control(
         from skerry_regions.zones import GLOBAL
 
         log = TransactionLog(state, asyncio.get_running_loop())
-        try:
+        with raised_as(CannotStart, UnfitLog):
             store = await asyncio.to_thread(LoggedStore, control_database(home), log)
-        except UnfitLog as error:
-            raise CannotStart(str(error)) from None
         try:
             lease = LeaderLease(
                 stream_of(state, LEASES, GLOBAL),

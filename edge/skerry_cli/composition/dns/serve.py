@@ -17,7 +17,7 @@ import uvloop
 from skerry_cli.composition.dns.fast import fast_path
 from skerry_cli.composition.dns.live_zone import LiveZone
 from skerry_cli.composition.starter import Starter
-from skerry_cli.home.errors import CannotStart, StateError
+from skerry_cli.home.errors import CannotStart, StateError, raised_as
 from skerry_cli.home.parts import read_topology
 from skerry_cli.home.state import Home, known_config
 from skerry_cli.home.steer_token import steer_token
@@ -112,10 +112,8 @@ def zone_source(options: DnsOptions, home: Home) -> ZoneSource:
 
 async def _follow(live: LiveZone, source: ZoneSource) -> None:
     async def adopt(topology: Topology) -> None:
-        try:
+        with raised_as(ZoneAway, CannotStart, ZoneError):
             await live.adopt(topology)
-        except (CannotStart, ZoneError) as error:
-            raise ZoneAway(str(error)) from None
 
     if (last := source.last()) is not None:
         with contextlib.suppress(ZoneAway):  # the control plane may have a better one

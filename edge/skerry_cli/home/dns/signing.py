@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import dns.name
 
-from skerry_cli.home.errors import CannotStart
+from skerry_cli.home.errors import CannotStart, raised_as
 from skerry_cli.home.state import Home
 from skerry_cli.output import note, say
 from skerry_dns.zone.zone import Zone
@@ -51,10 +51,8 @@ def told() -> Generator[None]:
         raise CannotStart(
             "signed zones need `pip install '.[dnssec]'` in Skerry's repository"
         ) from None
-    try:
+    with raised_as(CannotStart, KeyUnusable):
         yield
-    except KeyUnusable as error:
-        raise CannotStart(str(error)) from None
 
 
 def load_zone_keys(path: Path, now: float) -> ZoneKeys | None:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from skerry_cli.home.errors import raised_as
 from skerry_edge.gate.quotas import Quotas, load_quotas
 from skerry_regions.control.desired.views import AccountCaps
 from skerry_regions.control.errors import Conflict
@@ -69,10 +70,8 @@ class LimitsFile:
         return before, after
 
     def _read(self, path: Path) -> Quotas:
-        try:
+        with raised_as(Conflict, YamlError, CatalogError):
             return load_quotas(path, self._catalog())
-        except (YamlError, CatalogError) as error:
-            raise Conflict(str(error)) from None
 
 
 def _caps_of(quotas: Quotas, id: str) -> AccountCaps:
