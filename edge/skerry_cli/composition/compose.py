@@ -89,12 +89,9 @@ def serve_platform(
     When an engine crashes or hangs, `restart` is called. Raises `CannotStart`, or `Interrupted`
     when the signal comes before anything is served.
     """
-    with (
-        shared_settings(home, os.environ, EDGE_ID, serves=True) as settings,
-        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-    ):
+    with shared_settings(home, os.environ, EDGE_ID, serves=True) as settings:
         tokens = token_store(home, settings)
-        runner.run(_serve(options, home, tokens, control, reporter, restart))
+        uvloop.run(_serve(options, home, tokens, control, reporter, restart))
 
 
 async def _serve(

@@ -95,9 +95,8 @@ def serve_control(options: ControlOptions, home: Home) -> None:
         claim_control(home, patience=patience, alone=options.lifeline is None),
         platform_tokens(home, None if options.state else manifest) as tokens,
         Front.open(options.where, Limits(drain_seconds=DRAIN_SECONDS)) as front,
-        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        runner.run(_serve(options, home, tokens, front, manifest))
+        uvloop.run(_serve(options, home, tokens, front, manifest))
 
 
 def embed_control(
@@ -114,9 +113,8 @@ def embed_control(
         raised_as(CannotStart, *TROUBLES),
         claim_control(home, patience=CLAIM_SECONDS),
         platform_tokens(home, topology) as tokens,
-        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        runner.run(_serve(options, home, tokens, front, topology, host))
+        uvloop.run(_serve(options, home, tokens, front, topology, host))
 
 
 async def _serve(

@@ -102,8 +102,8 @@ def serve_edge(
     thread; `told_to_stop` is called when a signal ends it. Raises `CannotStart`, or `Interrupted`
     (stopped before it served).
     """
-    with contextlib.closing(registry), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(options, home, registry, started, told_to_stop))
+    with contextlib.closing(registry):
+        uvloop.run(_serve(options, home, registry, started, told_to_stop))
 
 
 async def _serve(

@@ -50,8 +50,7 @@ def serve_node(
     called when a signal does.
     """
     keep_freed_memory()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(options, registry, lifeline, started, told_to_stop))
+    uvloop.run(_serve(options, registry, lifeline, started, told_to_stop))
 
 
 async def _serve(
@@ -92,9 +91,8 @@ def serve_host(options: HostOptions, home: Home, link: ControlLink) -> None:
         with (
             claim_control(home),  # two launchers of one home would end each other's processes
             contextlib.closing(link),
-            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
-            runner.run(_serve_host(options, home, link))
+            uvloop.run(_serve_host(options, home, link))
     except ControlRunning:
         raise CannotStart(f"another host or control plane runs in {home.root}") from None
     except (CatalogError, Deposed, RegistryUnavailable, OSError) as error:
@@ -158,8 +156,7 @@ class StageOptions:
 
 def serve_stages(options: StageOptions, credentials: LinkCredentials) -> None:
     """Serve until this is to stop. Raises `CannotStart` or AddressError."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve_stages(options, credentials))
+    uvloop.run(_serve_stages(options, credentials))
 
 
 async def _serve_stages(options: StageOptions, credentials: LinkCredentials) -> None:
