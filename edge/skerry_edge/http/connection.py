@@ -51,18 +51,17 @@ class GuardedProtocol(asyncio.Protocol):
         config: uvicorn.Config,
         server_state: Any,
         app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
         *,
         limits: Limits,
         table: ConnectionTable,
-        handshake: Holder | None = None,
+        handshake: Holder | None,
     ) -> None:
         """`handshake` had the place until now."""
         self._app = cast(ASGIApp, config.loaded_app)
         self._asgi = {"version": config.asgi_version, "spec_version": "2.3"}
         self._server_state = server_state
         self._app_state = app_state
-        self._loop = _loop or asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         self._limits = limits
         self._table = table
         self._handshake = handshake

@@ -53,18 +53,18 @@ class Arrivals:
         if self._len <= self._size:
             return None
         most = max(self._networks, key=lambda name: len(self._networks[name]))
-        return self._taken(most, self._networks[most].popleft)
+        return self._taken(most)
 
     def take(self) -> tuple[socket.socket, str]:
         """Return the connection whose turn it is, and its network. Raises KeyError."""
         network = next(iter(self._networks), "")
-        connection = self._taken(network, self._networks[network].popleft)
+        connection = self._taken(network)
         if network in self._networks:
             self._networks.move_to_end(network)
         return connection, network
 
-    def _taken(self, network: str, take: Callable[[], socket.socket]) -> socket.socket:
-        connection = take()
+    def _taken(self, network: str) -> socket.socket:
+        connection = self._networks[network].popleft()
         self._len -= 1
         if not self._networks[network]:
             del self._networks[network]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 import math
 import resource
@@ -194,7 +193,7 @@ async def serve(
     table = ConnectionTable(limits.max_connections, limits.reserved_connections)
     config = uvicorn.Config(
         app,
-        http=functools.partial(GuardedProtocol, limits=limits, table=table),  # type: ignore[arg-type]
+        http=GuardedProtocol,  # which our listeners make: none of uvicorn's is loaded
         ws="none",
         lifespan="on",
         interface="asgi3",
