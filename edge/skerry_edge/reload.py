@@ -101,10 +101,10 @@ async def _follow(follower: Follower, told: asyncio.Event, seconds: float) -> No
 
 
 def _stamps(followed: Followed) -> list[Stamp]:
-    return [_stamp(path) for path in followed.paths]
+    return [stamp_of_file(path) for path in followed.paths]
 
 
-def _stamp(path: Path) -> Stamp:
+def stamp_of_file(path: Path) -> Stamp:
     """Return what changes with a file's content; None when there is no file."""
     try:
         status = path.stat()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import dns.name
@@ -23,6 +22,7 @@ from skerry_dns.transfer.notify import Notification, notify
 from skerry_dns.transfer.transfer import Transfers
 from skerry_dns.zone.from_topology import origin_of, zone_of
 from skerry_dns.zone.zone import Zone
+from skerry_edge.reload import stamp_of_file
 from skerry_regions.geo.from_topology import places_of
 from skerry_regions.geo.places import Places
 from skerry_regions.geo.whereabouts import ClientRtts, KnownPlaces, is_old
@@ -69,8 +69,8 @@ def stamp_of(spec: DnsSpec, home: Home, keys: ZoneKeys | None) -> HomeStamp:
     """Return that of the files as they are, and of what `keys` do."""
     return HomeStamp(
         None if keys is None else (keys.stage, keys.tags),
-        tuple(_status(path) for path in geo_files(home, spec)),
-        _status(home.transfer_key(spec.zone)),
+        [stamp_of_file(path) for path in geo_files(home, spec)],
+        stamp_of_file(home.transfer_key(spec.zone)),
     )
 
 
@@ -159,12 +159,3 @@ def _places_in(topology: Topology) -> object:
     """Return what a topology says that data on clients is read by."""
     spec = spec_of(topology)
     return spec.overrides, spec.clouds, spec.asn, topology.regions, topology.links
-
-
-def _status(path: Path) -> object:
-    """Return what differs when a file does; None where there is none."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return path, status.st_mtime_ns, status.st_ino
