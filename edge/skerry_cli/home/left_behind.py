@@ -9,7 +9,6 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -23,13 +22,7 @@ from skerry_regions.process.socket_paths import SocketPaths
 KILL_SECONDS = 10.0
 FLEET_SOCKETS = "nodes"  # folder in the home's run/ that a topology's processes had before 0.2
 
-
-@dataclass(frozen=True, slots=True)
-class LeftProcess:
-    """One of them."""
-
-    record: LaunchRecord
-    pid: int
+LeftProcess = tuple[LaunchRecord, int]  # and its pid
 
 
 def left_behind(home: Home) -> list[LeftProcess]:
@@ -37,11 +30,7 @@ def left_behind(home: Home) -> list[LeftProcess]:
     folders = [LaunchFolder.of_fleet(home.root)]
     if not control_runs(home):
         folders.append(LaunchFolder.of_control(home.root))
-    found = []
-    for folder in folders:
-        for record, pid in folder.running():
-            found.append(LeftProcess(record, pid))
-    return found
+    return [each for folder in folders for each in folder.running()]
 
 
 def left_by_topology(home: Home) -> bool:
@@ -57,10 +46,10 @@ def end(processes: Collection[LeftProcess], seconds: float) -> None:
     with contextlib.ExitStack() as stack:
         for are_edges in (True, False):
             pidfds = []
-            for each in processes:
-                if (each.record.kind == "edge") == are_edges:
+            for record, pid in processes:
+                if (record.kind == "edge") == are_edges:
                     with contextlib.suppress(ProcessLookupError):
-                        pidfds.append(os.pidfd_open(each.pid))
+                        pidfds.append(os.pidfd_open(pid))
                         stack.callback(os.close, pidfds[-1])
             living = _signalled(pidfds, signal.SIGTERM, deadline)
             _signalled(living, signal.SIGKILL, time.monotonic() + KILL_SECONDS)

@@ -64,7 +64,7 @@ def unsupervised(home: Home) -> str:
     """Return a sentence on what goes on without its supervisor; nothing where nothing does."""
     from skerry_cli.home.left_behind import left_behind
 
-    names = [each.record.id for each in left_behind(home)]
+    names = [record.id for record, _ in left_behind(home)]
     if not names:
         return ""
     return (

@@ -44,7 +44,7 @@ def test_processes_of_an_earlier_version_have_the_names_of_this_one(tmp_path: Pa
     pids = [process.pid for process in processes]
     try:
         adopt_fleet(home)
-        found = {each.record.id: (each.record.owner, each.pid) for each in left_behind(home)}
+        found = {record.id: (record.owner, pid) for record, pid in left_behind(home)}
         assert found == {
             "edge-0": ("edge", pids[0]),
             "edge-1": ("edge", pids[1]),
