@@ -17,7 +17,7 @@ from skerry_edge.gate.admission import Admission
 from skerry_edge.gate.meters import Rates
 from skerry_edge.gate.oidc.issuers import load_issuers
 from skerry_edge.gate.oidc.logins import Logins, load_libraries
-from skerry_edge.gate.quotas import Quotas, load_quotas
+from skerry_edge.gate.quotas import load_quotas
 from skerry_edge.gate.tokens import TokenStore
 from skerry_edge.http.tls import Certificate
 from skerry_edge.limits import Limits
@@ -54,7 +54,8 @@ async def configured(
 
     Raises `CannotStart` for files that cannot be used. Afterwards such a file changes nothing.
     """
-    quotas = _quotas(home, catalog)
+    with raised_as(CannotStart, YamlError):
+        quotas = load_quotas(home.limits, catalog)
     spending, rates = open_spending(home, state, edges), open_rates(state)
     admission = Admission(
         max_requests=limits.max_requests,
@@ -139,8 +140,3 @@ async def _end_expired(admission: Admission, tokens: TokenStore, logins: Logins)
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         end_revoked(admission, tokens, logins)
-
-
-def _quotas(home: Home, catalog: Catalog) -> Quotas:
-    with raised_as(CannotStart, YamlError):
-        return load_quotas(home.limits, catalog)
