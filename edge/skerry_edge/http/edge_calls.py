@@ -18,6 +18,7 @@ from urllib.parse import unquote
 from starlette.types import ASGIApp, Message, Scope
 
 from skerry.errors import Overloaded, SkerryError, Unavailable
+from skerry_edge.http.inner_client import inner_scope, sends
 from skerry_regions.wire.client import error_of, failed_event
 from skerry_regions.wire.edge_calls import PART_BYTES, EdgeAnswer, EdgeCall, HeaderFields
 from skerry_regions.wire.link import NodeLink
@@ -156,12 +157,11 @@ class Answering:
         self, app: ASGIApp, call: EdgeCall, sink: Callable[[EdgeAnswer | Failed], None]
     ) -> None:
         self._stream = call.stream
-        self._body: bytes | None = call.body
         self._sink = sink
         self._is_over = False
         self._writable = asyncio.Event()
         self._writable.set()
-        answering = app(_scope(call), self._receive, self._send)
+        answering = app(_scope(call), sends(call.body), self._send)
         self._task = asyncio.ensure_future(answering)
         self._task.add_done_callback(self._end)
 
@@ -183,12 +183,6 @@ class Answering:
             refusal = error if isinstance(error, SkerryError) else Unavailable("it was broken off")
             self._sink(failed_event(self._stream, refusal))
 
-    async def _receive(self) -> Message:
-        if self._body is None:
-            await asyncio.get_running_loop().create_future()  # until it is cancelled
-        body, self._body = self._body, None
-        return {"type": "http.request", "body": body, "more_body": False}
-
     async def _send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = [field for field in message["headers"] if field[0].lower() in ANSWER_HEADERS]
@@ -207,18 +201,6 @@ class Answering:
 def _scope(call: EdgeCall) -> Scope:
     path, _, query = call.target.partition(b"?")
     length = (b"content-length", str(len(call.body)).encode())
-    return {
-        "type": "http",
-        "asgi": {"version": "3.0", "spec_version": "2.3"},
-        "http_version": "1.1",
-        "method": call.method,
-        "scheme": "http",
-        "path": unquote(path.decode("latin-1")),
-        "raw_path": path,
-        "query_string": query,
-        "root_path": "",
-        "headers": [*call.headers, length],
-        "client": None,
-        "server": None,
-        ZONE_KEY: call.zone,
-    }
+    decoded, fields = unquote(path.decode("latin-1")), [*call.headers, length]
+    scope = inner_scope(call.method, decoded, fields, raw_path=path, query=query)
+    return {**scope, ZONE_KEY: call.zone}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from skerry_edge.api.batch.wire import Reply
 from skerry_edge.envelopes import JSONBytes, encode, error_response
 from skerry_edge.gate.inside import InsideCall, Serve
 from skerry_edge.gate.tokens import TokenStore
+from skerry_edge.http.inner_client import headers_in, inner_scope, sends
 from skerry_regions.operations import Errors
 from skerry_regions.queue import Claim
 
@@ -43,9 +43,10 @@ async def execute(
         principal=tokens.principal(claim.token),
         priority="batch",
     )
-    answer = _Answer(claim.payload)
+    answer = _Answer()
     target = decode_target(claim.target)
-    await serve(_scope(target, len(claim.payload)), answer.receive, answer.send, inside)
+    scope = _scope(target, len(claim.payload))
+    await serve(scope, sends(claim.payload), answer.send, inside)
     body, status = bytes(answer.body), answer.status
     if answer.headers.get("content-type") != JSONBytes.media_type:
         body = encode(body.decode("utf-8", "replace"))
@@ -58,45 +59,23 @@ async def execute(
 
 def _scope(target: Target, size: int) -> Scope:
     headers = {"content-type": "application/json", "content-length": str(size), **target.headers}
-    return {
-        "type": "http",
-        "asgi": {"version": "3.0", "spec_version": "2.3"},
-        "http_version": "1.1",
-        "method": "POST",
-        "scheme": "http",
-        "path": target.path,
-        "raw_path": target.path.encode(),
-        "query_string": b"",
-        "root_path": "",
-        "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers.items()],
-        "client": None,
-        "server": None,
-    }
+    fields = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+    return inner_scope("POST", target.path, fields, raw_path=target.path.encode())
 
 
 class _Answer:
-    """The client's side: sends one body, stays, and keeps what comes back within a bound."""
+    """What comes back, kept within a bound."""
 
-    def __init__(self, payload: bytes) -> None:
-        self._payload: bytes | None = payload
+    def __init__(self) -> None:
         self.status = 500
         self.headers: dict[str, str] = {}
         self.body = bytearray()
         self.is_too_large = False
 
-    async def receive(self) -> Message:
-        if self._payload is None:
-            await asyncio.get_running_loop().create_future()  # until it is cancelled
-        body, self._payload = self._payload, None
-        return {"type": "http.request", "body": body, "more_body": False}
-
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            self.headers = {
-                name.decode("latin-1").lower(): value.decode("latin-1")
-                for name, value in message["headers"]
-            }
+            self.headers = headers_in(message)
         elif message["type"] == "http.response.body":
             piece = message.get("body", b"")
             self.is_too_large |= len(self.body) + len(piece) > MAX_ANSWER_BYTES

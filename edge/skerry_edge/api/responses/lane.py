@@ -23,6 +23,7 @@ from skerry_edge.api.responses.socket_events import (
 )
 from skerry_edge.gate.inside import Serve
 from skerry_edge.gate.principal import Principal
+from skerry_edge.http.inner_client import headers_in, sends
 
 EVENTS = "text/event-stream"
 # Of the request that switched protocols: what is its own, and what means one request.
@@ -100,10 +101,11 @@ class Lane:
             recent=connected.recent,
             lane=self._name,
         )
-        exchange = _LaneExchange(self._name, request.body, connected)
+        exchange = _LaneExchange(self._name, connected)
         scope = _scope(connected.scope, len(request.body))
         try:
-            await connected.serve(scope, exchange.receive, exchange.send, inside)
+            receive = sends(request.body, connected.over)
+            await connected.serve(scope, receive, exchange.send, inside)
         except Exception as error:  # half an answer is out
             logger.error("request %s failed", inside.request_id, exc_info=error)
             failed = error_event(InternalError("Internal error; the request id finds it."))
@@ -114,11 +116,10 @@ class Lane:
 
 
 class _LaneExchange:
-    """A request's side of the rim: one body, and its answer as events of the connection."""
+    """A request's answer as events of the connection."""
 
-    def __init__(self, lane: str, body: bytes, connected: Connected) -> None:
+    def __init__(self, lane: str, connected: Connected) -> None:
         self._lane = lane
-        self._body: bytes | None = body
         self._connected = connected
         self._status = 0
         self._headers: dict[str, str] = {}
@@ -126,22 +127,11 @@ class _LaneExchange:
         self._has_begun = False
         self.has_failed = False
 
-    async def receive(self) -> Message:
-        """Return the body, and then the client's end."""
-        if self._body is None:
-            await self._connected.over.wait()
-            return {"type": "http.disconnect"}
-        body, self._body = self._body, None
-        return {"type": "http.request", "body": body, "more_body": False}
-
     async def send(self, message: Message) -> None:
         """Send what the message has of events, or the whole of a refusal."""
         if message["type"] == "http.response.start":
             self._status = message["status"]
-            self._headers = {
-                name.decode("latin-1").lower(): value.decode("latin-1")
-                for name, value in message["headers"]
-            }
+            self._headers = headers_in(message)
         elif self._headers.get("content-type") == EVENTS:
             for name, data in events_in(message.get("body", b"")):
                 await self._send_event(name, data)
