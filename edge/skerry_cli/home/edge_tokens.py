@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Generator
+from functools import partial
 
 from msgspec.structs import asdict
 
@@ -23,6 +22,8 @@ from skerry_regions.access import SCOPES, Grant
 from skerry_regions.control.api.access import ControlCaller
 from skerry_regions.control.desired.resources import ApiTokenSpec
 from skerry_regions.control.errors import Busy
+
+_token_file = partial(raised_as, Busy, TokenStoreError)
 
 
 class EdgeTokens:
@@ -102,9 +103,3 @@ def caller_of(principal: Principal, platform: str) -> ControlCaller:
         login=principal.login,
         token_days=principal.token_days,
     )
-
-
-@contextlib.contextmanager
-def _token_file() -> Generator[None]:
-    with raised_as(Busy, TokenStoreError):
-        yield

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from skerry_cli.arguments import Commands, add_command, count
+from skerry_cli.home.errors import CommandFailed, raised_as
 from skerry_cli.home.platform_client import PlatformClient, PlatformError
 from skerry_cli.home.state import Home
 from skerry_cli.output import complain, note, say
@@ -165,10 +166,8 @@ def apply(args: argparse.Namespace, client: PlatformClient) -> int:
     from skerry_cli.resources.manifests import read_manifest
     from skerry_regions.control.desired.manifest import ManifestError
 
-    try:
+    with raised_as(CommandFailed, ManifestError):
         document, values = read_manifest(args.file)
-    except ManifestError as error:
-        return complain(str(error))
     body = {"manifest": values, "prune": args.prune, "dry_run": args.dry_run}
     try:
         return _report(client.ask("POST", "/apply", body), args)
@@ -187,11 +186,9 @@ def remove(args: argparse.Namespace, client: PlatformClient) -> int:
         return complain("name a kind and ids, or a file: `skerry delete pool fra-decode`")
     found = [Named(str(args.kind), id) for id in args.ids]
     if args.file is not None:
-        try:
+        with raised_as(CommandFailed, ManifestError):
             document, _ = read_manifest(args.file)
             found = resources_of(document)
-        except ManifestError as error:
-            return complain(str(error))
     elif args.kind == "api_tokens":
         return _revoke(args, client)
     else:

@@ -19,6 +19,7 @@ from skerry_cli.arguments import (
     port,
     tls_of,
 )
+from skerry_cli.home.errors import CommandFailed, raised_as
 from skerry_cli.home.keys import keep_private
 from skerry_cli.home.machine import configure_threads
 from skerry_cli.home.state import Home
@@ -144,10 +145,8 @@ def start(args: argparse.Namespace) -> int:
         holds=args.hold,
         topology=args.topology,
     )
-    try:
+    with raised_as(CommandFailed, RegistryUnavailable):
         registry = open_registry(home, os.environ)
-    except RegistryUnavailable as error:
-        return complain(str(error))
     return _run(options, home, registry, OrderedRestart())
 
 

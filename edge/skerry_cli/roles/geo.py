@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 
 from skerry_cli.arguments import Commands, add_command
+from skerry_cli.home.errors import CommandFailed, raised_as
 from skerry_cli.home.state import Home
-from skerry_cli.output import complain
 
 
 def register(commands: Commands) -> None:
@@ -54,9 +54,7 @@ def start_explain(args: argparse.Namespace) -> int:
     from skerry_cli.home.parts import read_topology
     from skerry_cli.roles.geo_explain import explain
 
-    try:
+    with raised_as(CommandFailed, ValueError):
         home = Home.from_environ(os.environ)
         explain(read_topology(args.topology), ipaddress.ip_address(args.address), home)
-    except ValueError as error:
-        return complain(str(error))
     return 0

@@ -19,6 +19,7 @@ from skerry_cli.arguments import (
     count,
     positive_seconds,
 )
+from skerry_cli.home.errors import CommandFailed, raised_as
 from skerry_cli.home.keys import link_credentials
 from skerry_cli.home.machine import configure_threads, default_threads
 from skerry_cli.home.memory import BLOCK_TOKENS, DEFAULT_FILE_TIER, DEFAULT_KV_TOKENS
@@ -131,10 +132,8 @@ def register(commands: Commands) -> None:
 def start(args: argparse.Namespace) -> int:
     home = Home(args.home.absolute()) if args.home else Home.from_environ(os.environ)
     home.create()
-    try:
+    with raised_as(CommandFailed, AddressError):
         return _start_joined(args, home) if args.join is not None else _start(args, home)
-    except AddressError as error:
-        return complain(str(error))
 
 
 def _start(args: argparse.Namespace, home: Home) -> int:
@@ -147,11 +146,9 @@ def _start(args: argparse.Namespace, home: Home) -> int:
     from skerry_regions.registry import RegistryUnavailable
 
     address = Address.parse(args.address)
-    try:
+    with raised_as(CommandFailed, PromptsError, RegistryUnavailable):
         prompts = read_prompts(args.warm_up) if args.warm_up else ()
         registry = open_registry(home, os.environ)
-    except (PromptsError, RegistryUnavailable) as error:
-        return complain(str(error))
     options = _options(
         args,
         home,

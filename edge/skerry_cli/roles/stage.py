@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from skerry_cli.arguments import Commands, add_command, byte_size, count, stage
+from skerry_cli.home.errors import CommandFailed, raised_as
 from skerry_cli.home.keys import link_credentials
 from skerry_cli.home.machine import configure_threads, default_threads
 from skerry_cli.home.state import Home
@@ -64,10 +65,8 @@ def start(args: argparse.Namespace) -> int:
             resource.setrlimit(resource.RLIMIT_AS, (args.memory, args.memory))
         from skerry_regions.node.ranks.stages import serve_stage
 
-        try:
+        with raised_as(CommandFailed, OSError):
             serve_stage(args.connection_fd, credentials, home=home.root, threads=threads)
-        except OSError as error:
-            return complain(str(error))
     if args.listen is None:
         return complain("give --listen: HOST:PORT of this machine, where nodes reach it")
     from skerry_cli.composition.serve_node import StageOptions, serve_stages
