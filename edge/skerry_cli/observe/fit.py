@@ -8,13 +8,10 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
-from skerry_cli.home.control_home import control_runs
-from skerry_cli.home.instance import running
 from skerry_cli.home.state import Home, known_config
-from skerry_cli.observe.status import NOT_RUNNING, read_status
+from skerry_cli.observe.status import NOT_RUNNING, followed_status
 from skerry_cli.observe.usage import journal_files
 from skerry_cli.output import complain, note, say
 
@@ -41,15 +38,14 @@ def fit(args: argparse.Namespace) -> int:
     for path in (file, trace):
         if path.exists():
             return complain(f"{path} exists; give another name.")
-    instance = running(home)
-    if (instance is None and not control_runs(home)) or (instance and not instance.ready):
+    if (read := followed_status(home)) is None:
         return complain(NOT_RUNNING)
     since = time.time()
     note(f"watching for {args.seconds:g} s what nodes count; ask the platform what it is to be"
          " calibrated by")  # fmt: skip
     try:
         token = known_config(home).api_token
-        looks = asyncio.run(_watch(partial(read_status, home, instance), token, args.seconds))
+        looks = asyncio.run(_watch(read, token, args.seconds))
         seen = platform_of(looks)
         requests = [each for path in journal_files(home) for each in journaled(path, since)]
         requests.sort(key=lambda each: each.admitted)

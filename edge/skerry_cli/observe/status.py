@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from skerry_cli.arguments import Commands, add_command
@@ -98,6 +100,15 @@ def read_status(home: Home, instance: Instance | None) -> Status:
         ).view())  # fmt: skip
     except PlatformError as error:
         return replace(status, notes=[*status.notes, f"the control plane: {error}"])
+
+
+def followed_status(home: Home) -> Callable[[], Status] | None:
+    """Return what reads the status of what runs, once it serves; None where nothing does."""
+    from skerry_cli.home.control_home import control_runs
+
+    instance = running(home)
+    serves = control_runs(home) if instance is None else instance.ready
+    return partial(read_status, home, instance) if serves else None
 
 
 def _nodes(nodes: list[NodeStatus]) -> str:

@@ -6,14 +6,11 @@ import argparse
 import asyncio
 import os
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from skerry_cli.arguments import Commands, add_command, positive_seconds
-from skerry_cli.home.control_home import control_runs
-from skerry_cli.home.instance import running
 from skerry_cli.home.state import Home, known_config
-from skerry_cli.observe.status import NOT_RUNNING, read_status
+from skerry_cli.observe.status import NOT_RUNNING, followed_status
 from skerry_cli.output import note, say
 from skerry_cli.tables import short_model
 
@@ -49,11 +46,9 @@ def register(commands: Commands) -> None:
 
 def show(args: argparse.Namespace) -> int:
     home = Home.from_environ(os.environ)
-    instance = running(home)
-    if (instance is None and not control_runs(home)) or (instance and not instance.ready):
+    if (read := followed_status(home)) is None:
         note(NOT_RUNNING)
         return 1
-    read = partial(read_status, home, instance)
     token = known_config(home).api_token  # of an operator
     if args.once or args.json:
         return asyncio.run(_once(read, token, args.interval, as_json=args.json))
