@@ -128,36 +128,7 @@ def load_issuers(path: Path, platform: str) -> tuple[Issuer, ...]:
     `platform` is the id of the platform's own account, which the issuers name instead of
     "platform" from now on.
     """
-    return _checked(located_yaml.load_if_there(path, IssuerFile), platform)
-
-
-def is_trustworthy(url: str) -> bool:
-    """Return whether no one on the way can change what a URL answers."""
-    parts = urlsplit(url)
-    return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
-
-
-def claim(claims: Mapping[str, Any], name: str) -> Any:
-    """Return a claim by its name, or by its path: `realm_access.roles`. None where it is not."""
-    if name in claims:
-        return claims[name]
-    found: Any = claims
-    for part in name.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found
-
-
-def _holds(claims: Mapping[str, Any], name: str, value: str | int | bool) -> bool:
-    """Return whether a claim is a value, or a list that has it; `scope` is a list in a string."""
-    found = claim(claims, name)
-    if name == "scope" and isinstance(found, str):
-        found = found.split()
-    values = found if isinstance(found, list) else [found]
-    return any(type(each) is type(value) and each == value for each in values)
-
-
-def _checked(document: located_yaml.Located[IssuerFile], platform: str) -> tuple[Issuer, ...]:
-    """Raises `YamlError` for what the types cannot say."""
+    document = located_yaml.load_if_there(path, IssuerFile)
     found: list[Issuer] = []
     for i, issuer in enumerate(document.value.issuers):
         where = f"issuers[{i}]"
@@ -185,3 +156,28 @@ def _checked(document: located_yaml.Located[IssuerFile], platform: str) -> tuple
             grants.append(grant)
         found.append(replace(issuer, grants=tuple(grants)))
     return tuple(found)
+
+
+def is_trustworthy(url: str) -> bool:
+    """Return whether no one on the way can change what a URL answers."""
+    parts = urlsplit(url)
+    return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
+
+
+def claim(claims: Mapping[str, Any], name: str) -> Any:
+    """Return a claim by its name, or by its path: `realm_access.roles`. None where it is not."""
+    if name in claims:
+        return claims[name]
+    found: Any = claims
+    for part in name.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
+def _holds(claims: Mapping[str, Any], name: str, value: str | int | bool) -> bool:
+    """Return whether a claim is a value, or a list that has it; `scope` is a list in a string."""
+    found = claim(claims, name)
+    if name == "scope" and isinstance(found, str):
+        found = found.split()
+    values = found if isinstance(found, list) else [found]
+    return any(type(each) is type(value) and each == value for each in values)
