@@ -77,7 +77,7 @@ def check_lost(group: JaxGroup, step: ForwardBatch) -> None:
     """Kill the other process once it has been sent a step, before it computes its part."""
     lost = SimpleQueue[RankLost]()
     group.ranks.when_lost(lost.put)
-    (pid,), (channel,) = children(), group._channels
+    (pid,), (channel,) = children(), group._others.channels
     os.kill(pid, signal.SIGSTOP)
     send = channel.send
 

@@ -10,9 +10,7 @@ send; logits and blocks are whole on each of them, so that the first rank has al
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 
 import jax
@@ -21,10 +19,9 @@ from numpy.typing import NDArray
 
 from skerry_core.batch import ForwardBatch, StepResult
 from skerry_core.blocks import blocks_for
-from skerry_core.config import ConfigError
 from skerry_core.kv.canonical import kv_dtype
 from skerry_core.models.weight_file import WeightFile
-from skerry_core.ranks import Part, RankChannel, RankLost, Ranks
+from skerry_core.ranks import RankChannel, Ranks
 from skerry_core.runner import Progress, RunnerSetup
 from skerry_core.runners.checks import check_batch
 from skerry_core.runners.division import FAST_LINK, DivisionNeed, RankDevices
@@ -36,6 +33,7 @@ from skerry_core.runners.jax.jax_process import (
     use_threads,
 )
 from skerry_core.runners.jax.jax_runner import JaxRunner, kv_format_of
+from skerry_core.runners.other_ranks import OtherRanks
 from skerry_core.runners.rank_messages import (
     MessageKind,
     RankMessage,
@@ -53,48 +51,22 @@ class JaxGroup(JaxRunner):
     """
 
     ranks: Ranks
-    _channels: Sequence[RankChannel] = ()
-    _store: tempfile.TemporaryDirectory[str]  # where the ranks meet; goes with the group
-    _lost: RankLost | None = None
+    _others: OtherRanks
 
     @classmethod
     def from_setup(cls, setup: RunnerSetup) -> JaxRunner:
         """Open a model over devices of this process where it has as many, or else its part of this
         process, and have `setup.ranks` start the others. Raises as `open` does, and RankLost."""
-        num_ranks = setup.parallel.num_ranks
-        if devices_here() >= num_ranks:
+        if devices_here() >= setup.parallel.num_ranks:
             return JaxRunner.from_setup(setup)
-        if setup.ranks is None:
-            raise ConfigError("there is nothing that starts other ranks")
-        channels: list[RankChannel] = []
-        try:
-            for rank in range(1, num_ranks):
-                channels.append(setup.ranks.start(replace(setup, rank=rank)))
-            return cls._opened(setup, channels, setup.ranks)
-        except BaseException:
-            for channel in channels:
-                channel.close()
-            raise
-
-    @classmethod
-    def _opened(cls, setup: RunnerSetup, channels: Sequence[RankChannel], ranks: Ranks) -> JaxGroup:
-        store = tempfile.TemporaryDirectory(prefix="skerry-ranks-")
-        place = f"{store.name}/ranks"
-        for channel in channels:
-            channel.send(*encode(MessageKind.MEET, [np.frombuffer(place.encode(), np.uint8)]))
-        for channel in channels:  # it comes: none waits for one that cannot
-            expect(RankMessage(channel.receive()), MessageKind.MEET)
-        meet(place, 0, setup.parallel.num_ranks)
-        group = super().from_setup(setup)
-        assert isinstance(group, JaxGroup)
-        for channel in channels:
-            ready = expect(RankMessage(channel.receive()), MessageKind.READY)
-            build = ready.array(0, np.uint8).tobytes().decode()
-            if build != group.numeric_build:
-                raise ConfigError(f"a rank computes as {build}, the first as {group.numeric_build}")
-        group.ranks, group._channels, group._store = ranks, channels, store
-        ranks.when_lost(group._lose)
-        return group
+        with OtherRanks.started(setup) as others:
+            others.meet()
+            meet(f"{others.place}", 0, setup.parallel.num_ranks)
+            group = super().from_setup(setup)
+            assert isinstance(group, JaxGroup)
+            others.wait_ready(group.numeric_build)
+            group.ranks, group._others = others.ranks, others
+            return group
 
     @staticmethod
     def survey(
@@ -154,45 +126,31 @@ class JaxGroup(JaxRunner):
                     runner.admit_block(int(message.array(0, np.int32)[0]), data)
 
     def warm_up(self, progress: Progress) -> None:
-        self._send(encode(MessageKind.WARM_UP))
+        self._others.send(encode(MessageKind.WARM_UP))
         super().warm_up(progress)
-        for channel in self._channels:
+        for channel in self._others.channels:
             expect(RankMessage(channel.receive()), MessageKind.WARM_UP)
 
     def launch(self, batch: ForwardBatch) -> None:
         check_batch(batch, self)
-        self._send(step_message(batch))
+        self._others.send(step_message(batch))
         super().launch(batch)
 
     def collect(self) -> StepResult:
         result = super().collect()
-        self._check()
+        self._others.check()
         return result
 
     def export_block(self, block: int) -> NDArray[np.generic]:
         self._check_block(block)
-        self._send(encode(MessageKind.EXPORT, [np.array([block], np.int32)]))
+        self._others.send(encode(MessageKind.EXPORT, [np.array([block], np.int32)]))
         return self._export(block)
 
     def admit_block(self, block: int, data: NDArray[np.generic]) -> None:
         self._check_block(block, data)
-        self._send(encode(MessageKind.ADMIT, [np.array([block], np.int32), data]))
+        self._others.send(encode(MessageKind.ADMIT, [np.array([block], np.int32), data]))
         self._admit(block, data)
 
     def close(self) -> None:
-        for channel in self._channels:
-            channel.close()
+        self._others.close()
         super().close()
-
-    def _send(self, parts: Sequence[Part]) -> None:
-        self._check()
-        for channel in self._channels:
-            channel.send(*parts)
-
-    def _check(self) -> None:
-        """Raise RankLost once a rank is gone."""
-        if self._lost is not None:
-            raise self._lost
-
-    def _lose(self, error: RankLost) -> None:
-        self._lost = error

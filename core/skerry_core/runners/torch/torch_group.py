@@ -11,22 +11,19 @@ another way, or not at all, takes them.
 
 from __future__ import annotations
 
-import tempfile
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skerry_core.batch import Float32, ForwardBatch, StepResult
-from skerry_core.config import ConfigError
 from skerry_core.kv.canonical import kv_dtype
 from skerry_core.page_checksums import Checksums, KVChecksumError, check_pages, page_checksums
-from skerry_core.ranks import Part, RankChannel, RankLost, Ranks
+from skerry_core.ranks import RankChannel
 from skerry_core.runner import BlockMover, Progress, RunnerSetup, RunnerSizes
 from skerry_core.runners.checks import check_batch, check_block, check_block_data
+from skerry_core.runners.other_ranks import OtherRanks
 from skerry_core.runners.rank_messages import (
     MessageKind,
     RankMessage,
@@ -51,10 +48,9 @@ class TorchGroup(BlockMover):
     """
 
     def __init__(
-        self, runner: TorchRunner, links: RankLinks, plan: RankPlan,
-        channels: Sequence[RankChannel], ranks: Ranks, store: tempfile.TemporaryDirectory[str],
-    ) -> None:  # fmt: skip
-        """`channels` lead to the other ranks, in order, which are open; it owns all it gets."""
+        self, runner: TorchRunner, links: RankLinks, plan: RankPlan, others: OtherRanks
+    ) -> None:
+        """The other ranks have opened their parts; it owns all it gets."""
         self.model = plan.model
         self.kv_format = plan.kv_format
         self.num_blocks = runner.num_blocks
@@ -62,85 +58,49 @@ class TorchGroup(BlockMover):
         self.max_samples = runner.max_samples
         self.numeric_build = runner.numeric_build
         self.batch_invariant = runner.batch_invariant
-        self.ranks = ranks
+        self.ranks = others.ranks
         self.feeds = runner.is_last  # else what is made is on another rank
         num_stages = len({shard.stage for shard in plan.shards})
         self.steps_ahead = runner.steps_ahead if self.feeds else num_stages - 1
         self._runner = runner
         self._shards = plan.shards
-        self._channels = channels
-        self._store = store
+        self._others = others
         first_of_last = next(i for i, shard in enumerate(plan.shards) if shard.stage.is_last)
-        self._maker = None if runner.is_last else channels[first_of_last - 1]  # of results
+        self._maker = None if runner.is_last else others.channels[first_of_last - 1]  # of results
         self._results: deque[StepResult] = deque()  # that came while something else was waited for
-        self._lost: RankLost | None = None
-
-        def lose(error: RankLost) -> None:
-            self._lost = error
-            links.abort()  # a GPU would wait for what the rank has not sent
-
-        ranks.when_lost(lose)
 
     @classmethod
     def from_setup(cls, setup: RunnerSetup, *, deterministic: bool = False) -> TorchGroup:
         """Open a model's part of this process, and have `setup.ranks` start the others. Raises as
         `TorchRunner.open` does, and RankLost."""
-        if setup.ranks is None:
-            raise ConfigError("there is nothing that starts other ranks")
-        store = tempfile.TemporaryDirectory(prefix="skerry-ranks-")
-        channels: list[RankChannel] = []
-        try:
-            for rank in range(1, setup.parallel.num_ranks):
-                channels.append(setup.ranks.start(replace(setup, rank=rank)))
-            return cls._opened(setup, channels, setup.ranks, store, deterministic=deterministic)
-        except BaseException:
-            for channel in channels:
-                channel.close()
-            store.cleanup()
-            raise
+        with OtherRanks.started(setup) as others:
 
-    @classmethod
-    def _opened(
-        cls, setup: RunnerSetup, channels: Sequence[RankChannel], ranks: Ranks,
-        store: tempfile.TemporaryDirectory[str], *, deterministic: bool,
-    ) -> TorchGroup:  # fmt: skip
-        meeting = Path(store.name) / "ranks"
-        place = np.frombuffer(str(meeting).encode(), np.uint8)
-
-        def agree(own: RunnerSizes) -> RunnerSizes:
-            sizes = [own, *(sizes_of(RankMessage(channel.receive())) for channel in channels)]
-            least = RunnerSizes(
-                num_blocks=min(each.num_blocks for each in sizes),
-                max_step_tokens=min(each.max_step_tokens for each in sizes),
-                max_samples=min(each.max_samples for each in sizes),
-            )
-            for channel in channels:
-                channel.send(*sizes_message(least))
-            return least
-
-        options = rank_options(setup, deterministic=deterministic)
-        plan = plan_ranks(setup.weights, setup.parallel, options)
-        for channel in channels:
-            channel.send(*encode(MessageKind.MEET, [place]))
-        for channel in channels:
-            expect(RankMessage(channel.receive()), MessageKind.MEET)
-        runner, links = open_rank(setup, options, plan, meeting, agree)
-        for channel in channels:
-            ready = expect(RankMessage(channel.receive()), MessageKind.READY)
-            build = ready.array(0, np.uint8).tobytes().decode()
-            if build != runner.numeric_build:
-                raise ConfigError(
-                    f"a rank computes as {build}, the first as {runner.numeric_build}"
+            def agree(own: RunnerSizes) -> RunnerSizes:
+                theirs = (sizes_of(RankMessage(channel.receive())) for channel in others.channels)
+                sizes = [own, *theirs]
+                least = RunnerSizes(
+                    num_blocks=min(each.num_blocks for each in sizes),
+                    max_step_tokens=min(each.max_step_tokens for each in sizes),
+                    max_samples=min(each.max_samples for each in sizes),
                 )
-        return cls(runner, links, plan, channels, ranks, store)
+                others.send(sizes_message(least))
+                return least
+
+            options = rank_options(setup, deterministic=deterministic)
+            plan = plan_ranks(setup.weights, setup.parallel, options)
+            others.meet()
+            runner, links = open_rank(setup, options, plan, others.place, agree)
+            # A GPU would wait for what a lost rank has not sent.
+            others.wait_ready(runner.numeric_build, links.abort)
+            return cls(runner, links, plan, others)
 
     survey = staticmethod(survey)
     serve_rank = staticmethod(serve_rank)
 
     def warm_up(self, progress: Progress) -> None:
-        self._send(encode(MessageKind.WARM_UP))
+        self._others.send(encode(MessageKind.WARM_UP))
         self._runner.warm_up(progress)
-        for channel in self._channels:
+        for channel in self._others.channels:
             self._answer(channel, MessageKind.WARM_UP)
 
     def execute(self, batch: ForwardBatch) -> StepResult:
@@ -150,14 +110,14 @@ class TorchGroup(BlockMover):
     def launch(self, batch: ForwardBatch) -> None:
         """See `OverlappingRunner`."""
         check_batch(batch, self)
-        self._send(step_message(batch))
+        self._others.send(step_message(batch))
         self._runner.launch(batch)
 
     def collect(self) -> StepResult:
         """See `OverlappingRunner`."""
         if self._maker is None:
             result = self._runner.collect()
-            self._check()
+            self._others.check()
             return result
         if self._results:
             return self._results.popleft()
@@ -182,12 +142,12 @@ class TorchGroup(BlockMover):
 
     def _export(self, blocks: Sequence[int], into: NDArray[np.generic]) -> bool:
         """Gather blocks; return whether checksums came with them, and were those of the bytes."""
-        self._send(encode(MessageKind.EXPORT, [np.asarray(blocks, np.int32)]))
+        self._others.send(encode(MessageKind.EXPORT, [np.asarray(blocks, np.int32)]))
         own, checksums = self._runner.export_blocks(blocks)
         into[self._part(0)] = own
         if checksums is not None:
             check_pages(checksums, page_checksums(own))
-        for rank, channel in enumerate(self._channels, 1):
+        for rank, channel in enumerate(self._others.channels, 1):
             answer = self._answer(channel, MessageKind.EXPORT)
             part = answer.array(0, into.dtype)
             if checksums is not None:
@@ -219,11 +179,12 @@ class TorchGroup(BlockMover):
         numbers = np.asarray(blocks, np.int32)
         parts = [np.ascontiguousarray(data[self._part(i)]) for i in range(len(self._shards))]
         sums = [page_checksums(part) if has_checksums else _NO_CHECKSUMS for part in parts]
-        for channel, part, checksums in zip(self._channels, parts[1:], sums[1:], strict=True):
-            self._check()
+        channels = self._others.channels
+        for channel, part, checksums in zip(channels, parts[1:], sums[1:], strict=True):
+            self._others.check()
             channel.send(*encode(MessageKind.ADMIT, [numbers, checksums, part]))
         self._runner.admit_blocks(blocks, parts[0], sums[0] if has_checksums else None)
-        answers = [self._answer(channel, MessageKind.ADMIT) for channel in self._channels]
+        answers = [self._answer(channel, MessageKind.ADMIT) for channel in channels]
         if any(answer.array(0, np.uint8).any() for answer in answers):
             raise KVChecksumError("KV blocks were spoilt on their way to a rank's device")
 
@@ -233,11 +194,6 @@ class TorchGroup(BlockMover):
         whole = slice(None)
         return whole, slice(stage.first, stage.last), whole, slice(heads.start, heads.stop)
 
-    def _send(self, parts: Sequence[Part]) -> None:
-        self._check()
-        for channel in self._channels:
-            channel.send(*parts)
-
     def _answer(self, channel: RankChannel, kind: MessageKind) -> RankMessage:
         """Return the next answer of a kind; results that come before it wait. Raises RankLost."""
         while True:
@@ -246,13 +202,6 @@ class TorchGroup(BlockMover):
                 return message
             self._results.append(result_of(expect(message, MessageKind.RESULT)))
 
-    def _check(self) -> None:
-        """Raise RankLost once a rank is gone."""
-        if self._lost is not None:
-            raise self._lost
-
     def close(self) -> None:
-        for channel in self._channels:
-            channel.close()
+        self._others.close()
         self._runner.close()
-        self._store.cleanup()
