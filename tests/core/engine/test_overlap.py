@@ -12,6 +12,7 @@ from tests.core.byte_grammars import compiled, text
 from tests.core.engine.lagging import LaggingRunner, answers, engine_over, lagging
 from tests.core.engine.toy_engine import STYLES
 from tests.core.kv.sane_pools import check_pool
+from tests.core.open_runners import open_on_torch
 from tests.core.runners.runner_suite import (
     answers_of,
     requests_that_outgrow_five_blocks,
@@ -19,8 +20,6 @@ from tests.core.runners.runner_suite import (
 )
 from tests.core.toy_oracle import Answer, expected, request, run
 from tests.properties import examples
-
-from skerry_core.runners.torch.torch_runner import TorchRunner
 
 
 @pytest.mark.parametrize(
@@ -239,7 +238,7 @@ def test_torch_feeds_what_it_made(tmp_path: Path, deterministic: bool) -> None:
     )
 
     def told(overlaps: bool) -> list[dict[str, Answer]]:
-        runner = TorchRunner.open(
+        runner = open_on_torch(
             path, num_blocks=5, threads=1, device="cpu", deterministic=deterministic
         )
         runner.steps_ahead = int(overlaps)

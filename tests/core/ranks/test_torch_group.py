@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.core.open_runners import open_on_torch
 from tests.core.ranks.group_suite import RankThreads, open_group
 from tests.core.runners.hand_batches import Piece, batch_of, teacher_forced
 from tests.core.runners.runner_suite import (
@@ -40,7 +41,6 @@ from skerry_core.runners.rank_messages import (
 )
 from skerry_core.runners.torch.opening import LoadedModel
 from skerry_core.runners.torch.torch_group import TorchGroup
-from skerry_core.runners.torch.torch_runner import TorchRunner
 
 SIZES: Sizes = {"num_blocks": 16, "max_step_tokens": 512, "max_samples": 512}
 DIVISIONS = {"two parts": (2, 1), "two stages": (1, 2), "two parts of two stages": (2, 2)}
@@ -58,9 +58,7 @@ def runners(weights: Path) -> Iterator[dict[str, ModelRunner]]:
         name: open_group(weights, tensor=tensor, pipeline=stages, deterministic=True, **SIZES)
         for name, (tensor, stages) in (DIVISIONS | {"four parts": (4, 1)}).items()
     }
-    opened["whole"] = TorchRunner.open(
-        weights, threads=1, device="cpu", deterministic=True, **SIZES
-    )
+    opened["whole"] = open_on_torch(weights, threads=1, device="cpu", deterministic=True, **SIZES)
     yield opened
     for runner in opened.values():
         runner.close()

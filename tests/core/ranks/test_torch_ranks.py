@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.core.open_runners import open_on_torch
 from tests.core.random_models import mixed, random_weights, write_gguf
 from tests.core.ranks.thread_ranks import open_ranks
 from tests.core.reference_model import kl_divergence
@@ -20,7 +21,6 @@ from tests.core.runners.runner_suite import MODELS, random_tokens, reference, wr
 from tests.core.runners.saved_family import TOKENS, save
 
 from skerry_core.config import ConfigError, LayerConfig, ModelConfig
-from skerry_core.runners.torch.torch_runner import TorchRunner
 
 LESS_KL = 1e-8  # nats, of each token: everything is in float32
 OFTEN = ("llama", "gemma2", "qwen3", "qwen2, windows in some layers", "phi3", "gpt_oss", "mixtral")
@@ -145,7 +145,7 @@ def test_stages_have_the_bits_of_the_whole_and_its_build(
     tmp_path: Path, is_deterministic: bool, dtype: torch.dtype
 ) -> None:
     path, tokens = write_model(tmp_path, "smollm3"), random_tokens(150)
-    whole = TorchRunner.open(
+    whole = open_on_torch(
         path, num_blocks=3, max_samples=512, threads=1, device="cpu", dtype=dtype,
         deterministic=is_deterministic,
     )  # fmt: skip
@@ -162,7 +162,7 @@ def test_stages_have_the_bits_of_the_whole_and_its_build(
 
 def test_ranks_that_share_layers_are_another_build(tmp_path: Path) -> None:
     path = write_model(tmp_path, "mistral")
-    builds = {TorchRunner.open(path, num_blocks=3, threads=1, device="cpu").numeric_build}
+    builds = {open_on_torch(path, num_blocks=3, threads=1, device="cpu").numeric_build}
     for tensor in (2, 4):
         ranks = open_ranks(path, tmp_path / f"{tensor}", tensor=tensor, stages=WHOLE, num_blocks=3)
         own = {rank.numeric_build for rank in ranks.ranks}

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypedDict, Unpack, cast
 import numpy as np
 import torch
 from bench.subjects.requests import Request, SamplingParams
+from tests.core.open_runners import open_on_jax, open_on_torch
 from tests.core.random_models import (
     LLAMA3_JSON,
     alike,
@@ -27,7 +28,6 @@ from skerry_core.config import EngineConfig, LayerConfig, ModelConfig
 from skerry_core.engine.engine import Engine
 from skerry_core.models.weight_file import WeightFile
 from skerry_core.runner import ModelRunner
-from skerry_core.runners.torch.torch_runner import TorchRunner
 from skerry_core.runners.toy import ToyRunner, next_token
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -132,27 +132,25 @@ def open_stages(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
 
 
 def open_torch(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
-    return TorchRunner.open(weights, threads=1, device="cpu", **sizes)
+    return open_on_torch(weights, threads=1, device="cpu", **sizes)
 
 
 def open_deterministic_torch(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
-    return TorchRunner.open(weights, threads=1, device="cpu", deterministic=True, **sizes)
+    return open_on_torch(weights, threads=1, device="cpu", deterministic=True, **sizes)
 
 
 def open_cuda(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
-    return TorchRunner.open(weights, threads=1, device="cuda", dtype=torch.float32, **sizes)
+    return open_on_torch(weights, threads=1, device="cuda", dtype=torch.float32, **sizes)
 
 
 def open_deterministic_cuda(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
-    return TorchRunner.open(
+    return open_on_torch(
         weights, threads=1, device="cuda", dtype=torch.float32, deterministic=True, **sizes
     )
 
 
 def open_jax(weights: Path, **sizes: Unpack[Sizes]) -> ModelRunner:
-    from skerry_core.runners.jax.jax_runner import JaxRunner
-
-    return JaxRunner.open(weights, threads=1, cache_dir=CACHE, **sizes)
+    return open_on_jax(weights, threads=1, cache_dir=CACHE, **sizes)
 
 
 # The CPU kernels keep KV in float16, the others all in float32.

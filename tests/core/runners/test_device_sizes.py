@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.core.open_runners import open_on_torch
 from tests.core.runners.runner_suite import write_model
 
 from skerry_core.config import BLOCK_SIZE, ConfigError, LayerConfig, ModelConfig
@@ -22,7 +23,6 @@ from skerry_core.runners.device_sizes import (
 )
 from skerry_core.runners.torch import opening
 from skerry_core.runners.torch.opening import TorchOptions, need_of
-from skerry_core.runners.torch.torch_runner import TorchRunner
 
 GIB = 1 << 30
 LLAMA_8B = ModelConfig(
@@ -128,7 +128,7 @@ def test_a_runner_opens_with_what_its_device_has_room_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, stub = write_model(tmp_path, "llama"), Stub(monkeypatch)
-    runner = TorchRunner.open(path, max_step_tokens=None, max_samples=None, threads=1)
+    runner = open_on_torch(path, max_step_tokens=None, max_samples=None, threads=1)
     need = ModelNeed(config=runner.model, block_bytes=runner.kv_format.block_bytes, element_bytes=4)
     sizes = sizes_of(CardMemory(total=GIB, free=GIB), need, WantedSizes())
     assert (runner.num_blocks, runner.max_step_tokens, runner.max_samples) == (
@@ -137,7 +137,7 @@ def test_a_runner_opens_with_what_its_device_has_room_for(
     assert runner.num_blocks > HOST_BLOCKS
     assert stub.looks == 1
     runner.close()
-    runner = TorchRunner.open(path, num_blocks=3, threads=1)  # all three are said
+    runner = open_on_torch(path, num_blocks=3, threads=1)  # all three are said
     assert (runner.num_blocks, runner.max_step_tokens, runner.max_samples) == (3, 512, 64)
     assert stub.looks == 1
     runner.close()

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bench.subjects.requests import Request, SamplingParams
+from tests.core.open_runners import open_on_jax, open_on_torch
 from tests.core.reference_model import kl_divergence
 from tests.core.runners.hand_batches import Piece, batch_of, teacher_forced
 from tests.core.runners.runner_suite import (
@@ -34,9 +35,7 @@ from skerry_core.config import BLOCK_SIZE
 from skerry_core.kv.canonical import convert
 from skerry_core.request import KVBlock
 from skerry_core.runner import ModelRunner
-from skerry_core.runners.jax.jax_runner import JaxRunner
 from skerry_core.runners.numba_cpu import NumbaRunner
-from skerry_core.runners.torch.torch_runner import TorchRunner
 from skerry_regions.models.model_files import ModelFiles
 
 RUNNERS = ("numba", "torch", "jax")
@@ -159,8 +158,8 @@ def real(default_model: ModelFiles) -> Iterator[dict[str, ModelRunner]]:
     path, blocks = default_model.weights, 16
     runners: dict[str, ModelRunner] = {
         "numba": NumbaRunner.open(path, num_blocks=blocks, max_samples=160, cache_dir=CACHE),
-        "torch": TorchRunner.open(path, num_blocks=blocks, max_samples=160, threads=1),
-        "jax": JaxRunner.open(path, num_blocks=blocks, max_samples=160, cache_dir=CACHE),
+        "torch": open_on_torch(path, num_blocks=blocks, max_samples=160, threads=1),
+        "jax": open_on_jax(path, num_blocks=blocks, max_samples=160, cache_dir=CACHE),
     }
     yield runners
     for runner in runners.values():

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bench.subjects.shaped_files import SHAPES, q4_k_m, write_shaped
+from tests.core.open_runners import open_on_torch
 from tests.core.runners.hand_batches import teacher_forced
 from tests.core.runners.runner_suite import random_tokens
 
 from skerry_core.config import ModelConfig, RopeConfig
 from skerry_core.models.weight_file import WeightFile
-from skerry_core.runners.torch.torch_runner import TorchRunner
 from skerry_core.weights.tensors import dequantize
 
 
@@ -40,7 +40,7 @@ def test_a_file_says_what_its_shape_is(tmp_path: Path, name: str) -> None:
     config = narrow(name)
     path = tmp_path / "m.gguf"
     write_shaped(path, config, SHAPES[name].format_of)
-    runner = TorchRunner.open(path, num_blocks=2, max_samples=64, threads=1)
+    runner = open_on_torch(path, num_blocks=2, max_samples=64, threads=1)
     read = runner.model
     assert replace(read, layers=config.layers, rms_norm_eps=config.rms_norm_eps) == replace(
         config, max_context=read.max_context

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.core.open_runners import open_on_torch
 from tests.core.random_models import quantize_matrices, random_weights, write_gguf
 from tests.core.reference_model import kl_divergence
 from tests.core.runners.hand_batches import (
@@ -45,7 +46,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def open_runner(path: Path, *, num_blocks: int, **options: Any) -> TorchRunner:
     """A runner that tells every token's logits. These models are too small for a second thread."""
-    return TorchRunner.open(
+    return open_on_torch(
         path, num_blocks=num_blocks, max_samples=512, threads=1, device="cpu", **options
     )
 
@@ -126,19 +127,19 @@ def test_what_decides_bits_is_a_build_of_its_own(models: dict[str, Path], tmp_pa
         tmp_path / "half.gguf", config, random_weights(config), quantize_matrices("F16")
     )
     runners = [
-        TorchRunner.open(path, num_blocks=1, threads=1),
-        TorchRunner.open(path, num_blocks=1, threads=2),
-        TorchRunner.open(path, num_blocks=1, threads=1, deterministic=True),
-        TorchRunner.open(path, num_blocks=1, threads=1, dtype=torch.bfloat16),
-        TorchRunner.open(half, num_blocks=1, threads=1),
+        open_on_torch(path, num_blocks=1, threads=1),
+        open_on_torch(path, num_blocks=1, threads=2),
+        open_on_torch(path, num_blocks=1, threads=1, deterministic=True),
+        open_on_torch(path, num_blocks=1, threads=1, dtype=torch.bfloat16),
+        open_on_torch(half, num_blocks=1, threads=1),
     ]
     assert len({runner.numeric_build for runner in runners}) == len(runners)
-    same = TorchRunner.open(path, num_blocks=9, max_step_tokens=7, threads=1)
+    same = open_on_torch(path, num_blocks=9, max_step_tokens=7, threads=1)
     assert same.numeric_build == runners[0].numeric_build
 
 
 def test_a_step_uses_the_threads_that_its_runner_was_given(models: dict[str, Path]) -> None:
-    one, two = (TorchRunner.open(models["llama"], num_blocks=1, threads=n) for n in (1, 2))
+    one, two = (open_on_torch(models["llama"], num_blocks=1, threads=n) for n in (1, 2))
     for runner, threads in ((one, 1), (two, 2), (one, 1)):
         runner.execute(batch_of(Piece([1], 0, [0])))
         assert torch.get_num_threads() == threads

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.core.open_runners import open_on_torch
 from tests.core.paged_kv import DEVICE
 from tests.core.runners.hand_batches import Piece, batch_of
 from tests.core.runners.runner_suite import write_model
@@ -27,7 +28,7 @@ pytestmark = [
 
 
 def open_runner(path: Path, kernels: Kernels = "triton") -> TorchRunner:
-    return TorchRunner.open(
+    return open_on_torch(
         path, num_blocks=8, max_samples=4, threads=1, kernels=kernels, device="cpu"
     )
 

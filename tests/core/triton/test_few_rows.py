@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.core.open_runners import open_on_torch
 from tests.core.paged_kv import DEVICE
 from tests.core.runners.hand_batches import Piece, batch_of
 from tests.core.runners.runner_suite import MODELS
@@ -19,7 +20,6 @@ pytest.importorskip("triton")
 from tests.core.triton.launches import launches
 
 from skerry_core.kernels.triton import few_products
-from skerry_core.runners.torch.torch_runner import TorchRunner
 
 pytestmark = [pytest.mark.gpu, pytest.mark.triton]
 
@@ -74,7 +74,7 @@ def test_the_residual_stream_behind_it(tokens: int, groups: int, outputs: int, s
 def test_a_decode_step_launches_five_kernels_for_each_layer(
     models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runner = TorchRunner.open(
+    runner = open_on_torch(
         models["qwen2"], num_blocks=4, max_samples=4, threads=1, kernels="triton", device="cpu"
     )
     with launches(monkeypatch) as launched:
@@ -96,12 +96,12 @@ def test_what_layers_do_otherwise_they_do_in_parts(
     monkeypatch.setattr(few_products, "normed_linear", refused)
     path = models["qwen2"]
     options = {"num_blocks": 4, "max_samples": 20, "threads": 1, "kernels": "triton"}
-    runner = TorchRunner.open(path, device=str(DEVICE), **options)  # type: ignore[arg-type]
+    runner = open_on_torch(path, device=str(DEVICE), **options)  # type: ignore[arg-type]
     with pytest.raises(AssertionError, match="few rows"):
         runner.execute(batch_of(Piece([3], 0, [2])))
     runner.execute(batch_of(Piece([3] * 17, 0, [2])))
     runner.close()
-    runner = TorchRunner.open(
+    runner = open_on_torch(
         path,
         device=str(DEVICE),
         deterministic=True,

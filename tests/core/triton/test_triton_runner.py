@@ -11,6 +11,7 @@ import pytest
 import torch
 from bench.subjects.samples import samples_of
 from tests.core.host_device import HostDevice, bytes_at
+from tests.core.open_runners import open_on_torch
 from tests.core.paged_kv import DEVICE
 from tests.core.random_models import (
     quantize_matrices,
@@ -49,7 +50,6 @@ from skerry_core.kernels.torch.quantized import FORMATS, Narrow, NarrowWeights, 
 from skerry_core.kernels.torch.torch_staging import Streamer
 from skerry_core.page_checksums import KVChecksumError, page_checksums
 from skerry_core.runners.torch import triton_steps
-from skerry_core.runners.torch.torch_runner import TorchRunner
 
 pytestmark = [pytest.mark.gpu, pytest.mark.triton]
 
@@ -253,14 +253,14 @@ def test_weights_in_12_bits_are_those_of_the_file(tmp_path: Path) -> None:
 
 def test_eight_bits_need_our_kernels(models: dict[str, Path]) -> None:
     with pytest.raises(ConfigError, match="KV in fp8 needs Triton's kernels"):
-        TorchRunner.open(models["llama"], num_blocks=1, device="cpu", narrow_kv="fp8")
+        open_on_torch(models["llama"], num_blocks=1, device="cpu", narrow_kv="fp8")
     with pytest.raises(ConfigError, match="a matrix in int4 needs Triton's kernels"):
-        TorchRunner.open(models["llama"], num_blocks=1, device="cpu", narrow_weights="int4")
+        open_on_torch(models["llama"], num_blocks=1, device="cpu", narrow_weights="int4")
 
 
 def test_kernels_are_part_of_the_build(models: dict[str, Path]) -> None:
     builds = {
-        TorchRunner.open(
+        open_on_torch(
             models["llama"],
             num_blocks=1,
             threads=1,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.core.open_runners import open_on_torch
 from tests.core.paged_kv import DEVICE
 from tests.core.runners.hand_batches import Piece, batch_of, teacher_forced
 
@@ -20,7 +21,7 @@ ATOL = 2e-4 if DEVICE.type == "cuda" else 3e-5
 def open_runner(path: Path, **options: Any) -> TorchRunner:
     """Open one in float32, also where a GPU's own is bfloat16."""
     sizes: dict[str, Any] = {"num_blocks": NUM_BLOCKS, "max_samples": 8}
-    return TorchRunner.open(
+    return open_on_torch(
         path, threads=1, kernels="triton", device=str(DEVICE), dtype=torch.float32,
         **(sizes | options),
     )  # fmt: skip
@@ -28,7 +29,7 @@ def open_runner(path: Path, **options: Any) -> TorchRunner:
 
 def hand_over(path: Path, runner: TorchRunner, tokens: list[int], table: list[int]) -> None:
     """Put the KV of all tokens into a runner's blocks; a plain runner computes it."""
-    plain = TorchRunner.open(path, num_blocks=3, max_samples=512, threads=1, device="cpu")
+    plain = open_on_torch(path, num_blocks=3, max_samples=512, threads=1, device="cpu")
     teacher_forced(plain, tokens, (len(tokens),), [0, 1, 2])
     blocks = range(-(-len(tokens) // 64))
     data, _ = plain.export_blocks(list(blocks))

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.core.open_runners import open_on_jax
 from tests.core.paged_kv import paged_rows
 from tests.core.runners.hand_batches import Piece, batch_of, teacher_forced
 from tests.core.runners.runner_suite import CACHE, random_tokens, reference, write_model
@@ -19,7 +20,6 @@ from tests.properties import examples
 from skerry_core.kernels.jax import pallas_split
 from skerry_core.kernels.jax.pallas_attention import attend_prefix
 from skerry_core.kernels.jax.pallas_split import pieces_of
-from skerry_core.runners.jax.jax_runner import JaxRunner
 
 
 @pytest.mark.parametrize(("count", "group"), [(5, 3), (1, 3), (1, 7)])
@@ -42,7 +42,7 @@ def test_our_kernels_are_taken_by_the_compiler_for_gpus(count: int, group: int) 
 def test_our_kernel_attends_to_blocks_where_they_lie(tmp_path: Path, name: str) -> None:
     """Over blocks in disorder, beside idle ones full of NaN, in chunks and token by token."""
     path, tokens = write_model(tmp_path, name), random_tokens(150)
-    runner = JaxRunner.open(
+    runner = open_on_jax(
         path, cache_dir=CACHE, threads=1, num_blocks=6, max_samples=512,
         attention="pallas interpreted",
     )  # fmt: skip
@@ -52,7 +52,7 @@ def test_our_kernel_attends_to_blocks_where_they_lie(tmp_path: Path, name: str) 
     np.testing.assert_allclose(logits, reference(path).logits(tokens), rtol=0, atol=2e-5)
     runner.execute(batch_of(Piece([5], 0, [1]), Piece(tokens[149:], 149, [5, 0, 3])))
     np.testing.assert_allclose(runner.last_logits()[1], logits[149], rtol=0, atol=2e-5)
-    plain = JaxRunner.open(path, cache_dir=CACHE, threads=1, num_blocks=1)
+    plain = open_on_jax(path, cache_dir=CACHE, threads=1, num_blocks=1)
     assert runner.numeric_build != plain.numeric_build
 
 
@@ -60,7 +60,7 @@ def test_our_kernel_attends_to_blocks_where_they_lie(tmp_path: Path, name: str) 
 def test_rows_that_share_blocks_have_more_pieces_than_a_call(tmp_path: Path) -> None:
     """Five of 320 tokens have two pieces each, and ten blocks of KV have two and one for each."""
     path, tokens = write_model(tmp_path, "llama"), random_tokens(325)
-    runner = JaxRunner.open(
+    runner = open_on_jax(
         path, cache_dir=CACHE, threads=1, num_blocks=10, max_samples=512,
         attention="pallas interpreted",
     )  # fmt: skip

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bench.subjects.samples import samples_of
+from tests.core.open_runners import open_on_jax
 from tests.core.runners.hand_batches import Piece, batch_of
 from tests.core.runners.runner_suite import (
     CACHE,
@@ -31,14 +32,14 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def open_runner(path: Path, chooses: Place, max_samples: int = 4) -> JaxRunner:
-    return JaxRunner.open(
+    return open_on_jax(
         path, cache_dir=CACHE, threads=1, num_blocks=8, max_step_tokens=64,
         max_samples=max_samples, chooses=chooses,
     )  # fmt: skip
 
 
 def test_a_cpu_chooses_on_the_host_unless_forced(llama: Path) -> None:
-    runner = JaxRunner.open(llama, cache_dir=CACHE, threads=1, num_blocks=1)
+    runner = open_on_jax(llama, cache_dir=CACHE, threads=1, num_blocks=1)
     assert isinstance(runner, OverlappingRunner)
     assert runner.steps_ahead == 0
     assert open_runner(llama, "device").steps_ahead == 1
@@ -48,7 +49,7 @@ def test_elsewhere_it_chooses_on_the_device_and_keeps_bfloat16(
     llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jax_runner, "is_cpu", lambda: False)
-    runner = JaxRunner.open(llama, cache_dir=CACHE, threads=1, num_blocks=1)
+    runner = open_on_jax(llama, cache_dir=CACHE, threads=1, num_blocks=1)
     assert (runner.steps_ahead, runner.kv_format.dtype) == (1, "bfloat16")
 
 

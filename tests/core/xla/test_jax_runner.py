@@ -11,6 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.core.open_runners import open_on_jax
 from tests.core.random_models import random_weights
 from tests.core.reference_model import kl_divergence
 from tests.core.runners.hand_batches import Piece, batch_of, teacher_forced
@@ -66,7 +67,7 @@ def test_sizes_are_what_a_device_has_room_for(llama: Path, monkeypatch: pytest.M
 
     def sizes(**said: Any) -> tuple[int, int, int]:
         open_: dict[str, Any] = {"max_step_tokens": None, "max_samples": None} | said
-        runner = JaxRunner.open(llama, cache_dir=CACHE, threads=1, **open_)
+        runner = open_on_jax(llama, cache_dir=CACHE, threads=1, **open_)
         return runner.num_blocks, runner.max_step_tokens, runner.max_samples
 
     block = 2 * 2 * 2 * 64 * 16 * 4  # layers, K and V, heads, tokens, width, bytes
@@ -85,7 +86,7 @@ def test_sizes_are_what_a_device_has_room_for(llama: Path, monkeypatch: pytest.M
 
 def test_warm_up_leaves_nothing_to_compile_and_keeps_it_on_disk(llama: Path) -> None:
     shares: list[float] = []
-    runner = JaxRunner.open(
+    runner = open_on_jax(
         llama, cache_dir=CACHE, threads=1, num_blocks=4, max_step_tokens=4, max_samples=4
     )
     runner.warm_up(lambda what, share: shares.append(share))
@@ -100,7 +101,7 @@ def test_warm_up_leaves_nothing_to_compile_and_keeps_it_on_disk(llama: Path) -> 
 
 def test_a_step_takes_the_memory_of_kv_over(llama: Path) -> None:
     """It is donated: there is never a second copy, in a step or when a block arrives."""
-    runner = JaxRunner.open(
+    runner = open_on_jax(
         llama, cache_dir=CACHE, threads=1, num_blocks=4, max_step_tokens=4, max_samples=4
     )
     before, place = runner._state.kv, runner._state.kv.unsafe_buffer_pointer()
@@ -115,21 +116,21 @@ def test_a_step_takes_the_memory_of_kv_over(llama: Path) -> None:
 def test_a_chunk_longer_than_any_bucket_is_cut(llama: Path) -> None:
     """One engine may plan longer steps than another: buckets bound a program, not a step."""
     tokens = random_tokens(130)
-    runner = JaxRunner.open(llama, cache_dir=CACHE, threads=1, num_blocks=4, max_samples=512)
+    runner = open_on_jax(llama, cache_dir=CACHE, threads=1, num_blocks=4, max_samples=512)
     runner._buckets = replace(runner._buckets, tokens=(32, 48))
     logits = teacher_forced(runner, tokens, (130,), table=[3, 1, 0])
     np.testing.assert_allclose(logits, reference(llama).logits(tokens), rtol=0, atol=2e-5)
 
 
 def test_bfloat16_stays_close_and_takes_converted_blocks(llama: Path) -> None:
-    narrow = JaxRunner.open(
+    narrow = open_on_jax(
         llama, cache_dir=CACHE, threads=1, num_blocks=4, max_samples=512, dtype="bfloat16"
     )
     tokens = random_tokens(150)
     logits = teacher_forced(narrow, tokens, (100, 50), table=[3, 0, 1])
     assert kl_divergence(reference(llama).logits(tokens), logits).max() < 2e-3
 
-    wide = JaxRunner.open(llama, cache_dir=CACHE, threads=1, num_blocks=4, max_samples=512)
+    wide = open_on_jax(llama, cache_dir=CACHE, threads=1, num_blocks=4, max_samples=512)
     teacher_forced(wide, tokens[:64], (64,), table=[1])
     block = convert(wide.export_block(1), "float32", "bfloat16")
     narrow.admit_block(2, block)
@@ -139,7 +140,7 @@ def test_bfloat16_stays_close_and_takes_converted_blocks(llama: Path) -> None:
 def test_builds_are_told_apart_by_dtype_alone(llama: Path) -> None:
     sizes: list[tuple[int, KVDtype]] = [(4, "float32"), (7, "float32"), (4, "bfloat16")]
     first, second, narrow = (
-        JaxRunner.open(
+        open_on_jax(
             llama, cache_dir=CACHE, threads=1, num_blocks=blocks, max_samples=512, dtype=dtype
         )
         for blocks, dtype in sizes
@@ -149,7 +150,7 @@ def test_builds_are_told_apart_by_dtype_alone(llama: Path) -> None:
 
 def test_wrong_options_are_refused(llama: Path) -> None:
     with pytest.raises(ConfigError, match="threads must be at least 1, got 0"):
-        JaxRunner.open(llama, cache_dir=CACHE, num_blocks=1, threads=0)
+        open_on_jax(llama, cache_dir=CACHE, num_blocks=1, threads=0)
     config = MODELS["qwen2"]
     mesh = mesh_of(1)
     tensors = {name: weight.astype(np.int8) for name, weight in random_weights(config).items()}
@@ -158,7 +159,7 @@ def test_wrong_options_are_refused(llama: Path) -> None:
     with pytest.raises(ConfigError, match="float32, float16 or bfloat16, got int8"):
         JaxRunner(config, weights, mesh=mesh, num_blocks=1, cache_dir=CACHE)
     with pytest.raises(ConfigError, match="num_devices must be 1 to 1 here, got 2"):
-        JaxRunner.open(llama, cache_dir=CACHE, num_blocks=1, num_devices=2)
+        open_on_jax(llama, cache_dir=CACHE, num_blocks=1, num_devices=2)
 
 
 def test_two_devices_give_what_one_does(subprocess_env: dict[str, str], llama: Path) -> None:

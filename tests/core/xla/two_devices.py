@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.core.open_runners import open_on_jax
 from tests.core.ranks.group_suite import group_setup
 from tests.core.runners.hand_batches import teacher_forced
 from tests.core.runners.runner_suite import CACHE, random_tokens, reference
@@ -50,7 +51,7 @@ def main(path: Path) -> None:
     heads = [shard.data.shape for shard in two._weights.head.addressable_shards]
     assert heads == [(66, 64)] * 2  # of 131 tokens, one of padding
     with pytest.raises(ConfigError, match="llama's 2 KV heads cannot be divided among 4 devices"):
-        JaxRunner.open(path, cache_dir=CACHE, threads=1, num_blocks=1, num_devices=4)
+        open_on_jax(path, cache_dir=CACHE, threads=1, num_blocks=1, num_devices=4)
 
 
 if __name__ == "__main__":

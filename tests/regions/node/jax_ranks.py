@@ -16,6 +16,7 @@ from queue import SimpleQueue
 
 import numpy as np
 import pytest
+from tests.core.open_runners import open_on_torch
 from tests.core.ranks.group_suite import group_setup
 from tests.core.runners.hand_batches import Piece, batch_of, teacher_forced
 from tests.core.runners.runner_suite import (
@@ -33,7 +34,6 @@ from tests.regions.node.test_torch_ranks import SOON, children
 from skerry_core.batch import ForwardBatch
 from skerry_core.ranks import DividedRunner, Parallel, Part, RankLost
 from skerry_core.runners.jax.jax_group import JaxGroup
-from skerry_core.runners.torch.torch_runner import TorchRunner
 from skerry_regions.node.ranks.children import LocalRanks
 
 SIZES: Sizes = {"num_blocks": 12, "max_step_tokens": 128, "max_samples": 128}
@@ -52,7 +52,7 @@ def main(path: Path) -> None:
     assert own == [(2, 64, 1, 5, 16)]  # of two KV heads, one
 
     # KV crosses both ways between the split model and a whole one.
-    whole = TorchRunner.open(path, threads=1, device="cpu", **SIZES)
+    whole = open_on_torch(path, threads=1, device="cpu", **SIZES)
     for block in table:
         whole.admit_block(block, group.export_block(block))
     logits = teacher_forced(whole, tokens[70:], (20,), table, start=70)

@@ -42,7 +42,7 @@ from skerry_core.kernels.jax.weights import (
     DecoderTree,
     place,
 )
-from skerry_core.runner import HOST_BLOCKS, Progress, RunnerSetup, WantedSizes
+from skerry_core.runner import Progress, RunnerSetup
 from skerry_core.runners.checks import check_batch, check_block, check_block_data
 from skerry_core.runners.host_sampling import HostSampler
 from skerry_core.runners.jax.jax_calls import Buckets, bucket
@@ -124,70 +124,48 @@ class JaxRunner:
         self._programs: dict[tuple[int, ...], Compiled] = {}  # by shape
         in_place = None if self._attention == "xla" else num_blocks
         self._buckets = Buckets.of(max_samples, max_step_tokens, config.max_context, in_place)
-        about = [
-            "jax",
-            VERSION,
-            jax.__version__,
-            *processor(),
-            mesh.size,
-            dtype,
-            jax.process_count(),
-        ]
-        about += [jax.process_count(), dtype, self._attention, *formats]
+        count = jax.process_count()
+        about = ["jax", VERSION, jax.__version__, *processor(), mesh.size, dtype, count]
+        about += [count, dtype, self._attention, *formats]  # two again: builds keep their names
         digest = hashlib.blake2b(" ".join(map(str, about)).encode(), digest_size=8)
         self.numeric_build = f"jax-{digest.hexdigest()}"
 
     @classmethod
     def open(
         cls,
-        weights: Path,
+        setup: RunnerSetup,
         *,
-        num_blocks: int | None = None,
-        max_step_tokens: int | None = 512,
-        max_samples: int | None = 64,
-        host_blocks: int = HOST_BLOCKS,
-        threads: int = 2,
-        cache_dir: Path,
-        num_devices: int = 1,
         dtype: KVDtype | None = None,
         attention: Attention | None = None,
         chooses: Place | None = None,
-        progress: Progress = lambda message, share: None,
     ) -> JaxRunner:
         """Load a GGUF or safetensors model. Raises WeightsError or ConfigError.
 
         Sizes that are None are as the devices have room for beside the weights (`fitted`); on a CPU
         `host_blocks`, 512 and 64. Weights, activations and KV are in bfloat16 unless a dtype is
-        named, on a CPU in float32. Heads and feed-forward networks are divided over `num_devices`.
+        named, on a CPU in float32. Heads and feed-forward networks are divided over ranks.
         `cache_dir` keeps compiled programs between starts. `threads` is how many of a CPU's cores a
         step may use; like the cache it is JAX's for the whole process, and the first runner's
         holds.
         """
-        if threads < 1:
-            raise ConfigError(f"threads must be at least 1, got {threads}")
-        use_threads(threads)
-        keep_on_disk(cache_dir)
-        mesh = mesh_of(num_devices)
+        if setup.threads < 1:
+            raise ConfigError(f"threads must be at least 1, got {setup.threads}")
+        use_threads(setup.threads)
+        keep_on_disk(setup.cache_dir)
+        mesh = mesh_of(setup.parallel.num_ranks)
         own_dtype = dtype or ("float32" if is_cpu() else "bfloat16")
-        config, placed, formats = load_decoder(weights, own_dtype, mesh)
+        config, placed, formats = load_decoder(setup.weights, own_dtype, mesh)
         attention = attention or attention_of(config)
-        wanted = WantedSizes(
-            num_blocks=num_blocks, max_step_tokens=max_step_tokens, max_samples=max_samples,
-            host_blocks=host_blocks,
-        )  # fmt: skip
-        sizes = fitted(config, kv_format_of(config, own_dtype), mesh, attention, wanted)
+        sizes = fitted(config, kv_format_of(config, own_dtype), mesh, attention, setup.sizes)
         return cls(
-            config, placed, mesh=mesh, cache_dir=cache_dir, **asdict(sizes),
-            formats=formats, attention=attention, chooses=chooses, progress=progress,
+            config, placed, mesh=mesh, cache_dir=setup.cache_dir, **asdict(sizes),
+            formats=formats, attention=attention, chooses=chooses, progress=setup.progress,
         )  # fmt: skip
 
     @classmethod
     def from_setup(cls, setup: RunnerSetup) -> JaxRunner:
-        """Open a model as `open` does."""
-        return cls.open(
-            setup.weights, **asdict(setup.sizes), threads=setup.threads, cache_dir=setup.cache_dir,
-            num_devices=setup.parallel.num_ranks, progress=setup.progress,
-        )  # fmt: skip
+        """Open a model as `open` does, of the devices' own dtype and attention."""
+        return cls.open(setup)
 
     def warm_up(self, progress: Progress) -> None:
         """Compile every program, or load it from the disk. None is run: that may take longer."""

@@ -72,7 +72,7 @@ class TorchGroup(BlockMover):
     @classmethod
     def from_setup(cls, setup: RunnerSetup, *, deterministic: bool = False) -> TorchGroup:
         """Open a model's part of this process, and have `setup.ranks` start the others. Raises as
-        `TorchRunner.open` does, and RankLost."""
+        `TorchRunner.from_setup` does, and RankLost."""
         with OtherRanks.started(setup) as others:
 
             def agree(own: RunnerSizes) -> RunnerSizes:

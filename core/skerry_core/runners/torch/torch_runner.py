@@ -16,7 +16,6 @@ import hashlib
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -26,17 +25,15 @@ from skerry_core.batch import Float32, ForwardBatch, StepResult
 from skerry_core.config import ConfigError, ModelConfig
 from skerry_core.device_pages import DevicePage, DevicePages
 from skerry_core.kernels.torch.decoder import DecoderWeights
-from skerry_core.kernels.torch.quantized import Narrow, NarrowWeights
+from skerry_core.kernels.torch.quantized import Narrow
 from skerry_core.kernels.torch.torch_penalties import fed_tokens
 from skerry_core.kernels.torch.torch_sampling import Sampled, begin
 from skerry_core.page_checksums import Checksums
 from skerry_core.runner import (
-    HOST_BLOCKS,
     BlockMover,
     Progress,
     RunnerSetup,
     RunnerSizes,
-    WantedSizes,
 )
 from skerry_core.runners.checks import check_batch
 from skerry_core.runners.torch.open_steps import Kernels, kernels_of, open_steps, processor
@@ -114,43 +111,6 @@ class TorchRunner(BlockMover):
         self.numeric_build = f"torch-{digest.hexdigest()}"
 
     @classmethod
-    def open(
-        cls,
-        weights: Path,
-        *,
-        num_blocks: int | None = None,
-        max_step_tokens: int | None = 512,
-        max_samples: int | None = 64,
-        host_blocks: int = HOST_BLOCKS,
-        device: str | None = None,
-        dtype: torch.dtype | None = None,
-        threads: int = 2,
-        deterministic: bool = False,
-        kernels: Kernels | None = None,
-        narrow_kv: Narrow | None = None,
-        narrow_weights: NarrowWeights | None = None,
-    ) -> TorchRunner:
-        """Load a GGUF or safetensors model onto a device. Raises WeightsError or ConfigError.
-
-        Sizes that are None are as a GPU has room for beside the weights; on a CPU `host_blocks`,
-        512 and 64. Unless named, the device is a GPU where there is one, and the dtype bfloat16
-        there, float32 on a CPU. `threads` is how many of the host's cores a step may use; Torch has
-        one such number in a process, which each step sets. Matrices of 4 and 8 bits stay so where
-        Triton's kernels run; with `narrow_weights` those of floats become so too.
-        """
-        _use_threads(threads)
-        options = TorchOptions.of(
-            device=device, dtype=dtype, kernels=kernels, threads=threads,
-            deterministic=deterministic, narrow_kv=narrow_kv, narrow_weights=narrow_weights,
-        )  # fmt: skip
-        wanted = WantedSizes(
-            num_blocks=num_blocks, max_step_tokens=max_step_tokens, max_samples=max_samples,
-            host_blocks=host_blocks,
-        )  # fmt: skip
-        loaded = load(weights, options)
-        return cls.of(loaded, loaded.fitted(wanted))
-
-    @classmethod
     def of(
         cls, loaded: LoadedModel, sizes: RunnerSizes, *, links: RankLinks | None = None,
         formats: Sequence[str] | None = None,
@@ -166,7 +126,14 @@ class TorchRunner(BlockMover):
 
     @classmethod
     def from_setup(cls, setup: RunnerSetup, *, deterministic: bool = False) -> TorchRunner:
-        """Open a model as `open` does."""
+        """Load a GGUF or safetensors model onto a device. Raises WeightsError or ConfigError.
+
+        Sizes that are None are as a GPU has room for beside the weights; on a CPU `host_blocks`,
+        512 and 64. The device is a GPU where there is one, and the dtype bfloat16 there, float32 on
+        a CPU. `threads` is how many of the host's cores a step may use; Torch has one such number
+        in a process, which each step sets. Matrices of 4 and 8 bits stay so where Triton's kernels
+        run; with narrow `floats` those of floats become so too.
+        """
         _use_threads(setup.threads)
         loaded = load(setup.weights, TorchOptions.from_setup(setup, deterministic=deterministic))
         return cls.of(loaded, loaded.fitted(setup.sizes))
