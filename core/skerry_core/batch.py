@@ -13,6 +13,11 @@ UInt32 = NDArray[np.uint32]
 Float32 = NDArray[np.float32]
 
 
+def owners(start: Int32) -> Int64:
+    """Return the row of each entry of a ragged list whose rows begin, and end, at `start`."""
+    return np.repeat(np.arange(len(start) - 1), np.diff(start))
+
+
 @dataclass(slots=True, kw_only=True)
 class SamplingBatch:
     """How each of the S sampled positions chooses its token; `sampling` has the meaning.

@@ -265,6 +265,13 @@ def choose(adjusted: Float32, sample: np.void) -> int:
     return int(order[np.searchsorted(running, drawn, side="right")])
 
 
+def lowest_kept(min_p: Float32) -> Float32:
+    """Return ln(min_p), at most 0: the least x that is kept; -inf where the filter is off."""
+    with np.errstate(divide="ignore"):
+        lowest = np.where(min_p > 0, np.minimum(reference_math.log_f32(min_p), 0), -np.inf)
+    return lowest.astype(np.float32)
+
+
 def weights(x: Float32) -> Int64:
     """Return e^x, for x <= 0, in fixed point: i64, 1.0 is `WEIGHT_ONE`, ties to even."""
     e = reference_math.exp_f32(x).astype(np.float64)
@@ -278,6 +285,13 @@ def log_softmax(raw: Float32) -> Float32:
         return np.full_like(raw, -np.inf)
     with np.errstate(over="ignore"):
         total = weights(raw - largest).sum()
-        log_total = reference_math.log_f64(np.float64(total) / WEIGHT_ONE)
-        logprobs = (raw.astype(np.float64) - np.float64(largest)) - log_total
-        return logprobs.astype(np.float32)
+    return log_shares(raw, largest, total)
+
+
+def log_shares(values: Float32, largest: Float32, total: Int64) -> Float32:
+    """Return log-probabilities of logits, under the largest of their row and the sum of its
+    weights; shapes are broadcast."""
+    log_total = reference_math.log_f64(total / WEIGHT_ONE)
+    with np.errstate(over="ignore", invalid="ignore"):
+        shares = (values.astype(np.float64) - largest) - log_total
+        return np.where(largest == -np.inf, -np.inf, shares).astype(np.float32)

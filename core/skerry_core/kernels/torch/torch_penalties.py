@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from skerry_core.batch import SamplingBatch
+from skerry_core.batch import SamplingBatch, owners
 from skerry_core.kernels.torch.torch_staging import to_device
 from skerry_core.sampling import MAX_LOGIT
 
@@ -59,8 +57,3 @@ def _penalized(
 def clean(logits: Tensor) -> Tensor:
     """Return logits with NaN as -inf and +inf as the largest float32."""
     return logits.nan_to_num(nan=-torch.inf, posinf=float(MAX_LOGIT), neginf=-torch.inf)
-
-
-def owners(start: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Return row of each entry of a ragged list, i64[entries]."""
-    return np.repeat(np.arange(len(start) - 1), np.diff(start))

@@ -17,12 +17,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from skerry_core.batch import SamplingBatch, StepResult
-from skerry_core.exact_math import log_f32, log_f64, uniform
+from skerry_core.batch import SamplingBatch, StepResult, owners
+from skerry_core.exact_math import uniform
 from skerry_core.kernels.torch.torch_math import exp_f32
-from skerry_core.kernels.torch.torch_penalties import clean, owners, penalize
+from skerry_core.kernels.torch.torch_penalties import clean, penalize
 from skerry_core.kernels.torch.torch_staging import HostFetch, send, to_device
-from skerry_core.sampling import GREEDY_TEMPERATURE, WEIGHT_ONE, draws_typical
+from skerry_core.sampling import (
+    GREEDY_TEMPERATURE,
+    WEIGHT_ONE,
+    draws_typical,
+    log_shares,
+    lowest_kept,
+)
 
 COUNT, MASS, DRAW = range(3)  # searches, in this order: where top_k and top_p cut, and the token
 
@@ -53,16 +59,14 @@ class Sampled:
             self._tell(result, *asked)
         return result
 
-    def _tell(
-        self, result: StepResult, picked: Tensor, largest: Tensor, total: Tensor, values: Tensor,
-        ids: Tensor,
-    ) -> None:  # fmt: skip
+    def _tell(self, result: StepResult, *asked: Tensor) -> None:
+        picked, largest, total, values, ids = (each.numpy() for each in asked)
         rows = np.flatnonzero(self.num_logprobs >= 0)
         shown = ids.shape[1]
-        result.logprobs[rows] = _log_shares(picked, largest, total)[:, 0]
+        result.logprobs[rows] = log_shares(picked, largest, total)[:, 0]
         told = np.arange(shown) < self.num_logprobs[rows, None]
-        result.top_ids[rows, :shown] = np.where(told, ids.numpy(), -1)
-        top_logprobs = _log_shares(values, largest, total)
+        result.top_ids[rows, :shown] = np.where(told, ids, -1)
+        top_logprobs = log_shares(values, largest, total)
         result.top_logprobs[rows, :shown] = np.where(told, top_logprobs, -np.inf)
 
 
@@ -112,7 +116,7 @@ def styles(samples: NDArray[np.void]) -> list[NDArray[Any]]:
     """Return what `Choose` takes beside logits, each [S]: temperature, top_p, top_k, ln(min_p),
     seed, position, choice and target."""
     return [
-        samples["temperature"], samples["top_p"], samples["top_k"], _lowest(samples["min_p"]),
+        samples["temperature"], samples["top_p"], samples["top_k"], lowest_kept(samples["min_p"]),
         samples["seed"].view(np.int64), samples["position"], samples["choice"], samples["target"],
     ]  # fmt: skip
 
@@ -184,7 +188,7 @@ def _draw(adjusted: Tensor, samples: NDArray[np.void]) -> Tensor:
     ordered, ids = (adjusted + 0.0).sort(dim=-1, descending=True, stable=True)
     x = (ordered - ordered[:, :1]) / to_device(samples["temperature"], device)[:, None]
 
-    kept = (x >= to_device(_lowest(samples["min_p"]), device)[:, None]).sum(-1, keepdim=True)
+    kept = (x >= to_device(lowest_kept(samples["min_p"]), device)[:, None]).sum(-1, keepdim=True)
     top_k = to_device(samples["top_k"], device)[:, None]
     kept = torch.where(top_k > 0, kept.minimum(top_k), kept).clamp(min=1)
     rank = torch.arange(x.shape[1], device=device)
@@ -199,13 +203,6 @@ def _draw(adjusted: Tensor, samples: NDArray[np.void]) -> Tensor:
     drawn = torch.minimum((u * total).long(), total - 1)
     picked = torch.searchsorted(running, drawn, right=True).clamp(max=last)
     return ids.gather(1, picked)[:, 0]
-
-
-def _lowest(min_p: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return ln(min_p), at most 0: the least x that is kept; -inf where the filter is off."""
-    with np.errstate(divide="ignore"):
-        lowest: NDArray[np.float32] = np.where(min_p > 0, np.minimum(log_f32(min_p), 0), -np.inf)
-    return lowest.astype(np.float32)
 
 
 def _uniforms(samples: NDArray[np.void]) -> list[float]:
@@ -239,20 +236,6 @@ def _asked(raw: Tensor, chosen: Tensor, num_logprobs: NDArray[np.int32]) -> list
         ordered = (own + 0.0).sort(dim=-1, descending=True, stable=True)
         values, ids = ordered.values[:, :shown], ordered.indices[:, :shown].int()
     return [picked, largest, total, values, ids]
-
-
-def _log_shares(values: Tensor, largest: Tensor, total: Tensor) -> NDArray[np.float32]:
-    """Return log-softmax f32[n, k] of logits [n, k] under their largest [n, 1] and sum of weights
-    [n, 1].
-
-    On the host: its logarithm has the same bits everywhere.
-    """
-    x, top = values.numpy().astype(np.float64), largest.numpy().astype(np.float64)
-    log_total = log_f64(total.numpy() / WEIGHT_ONE)
-    with np.errstate(invalid="ignore"):
-        shares = np.where(top == -np.inf, -np.inf, (x - top) - log_total)
-    with np.errstate(over="ignore"):
-        return shares.astype(np.float32)
 
 
 def _unpacked(mask: NDArray[np.uint32], vocab_size: int, device: torch.device) -> Tensor:

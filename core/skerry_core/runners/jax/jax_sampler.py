@@ -18,8 +18,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from numpy.typing import NDArray
 
-from skerry_core.batch import Float32, SamplingBatch, StepResult
-from skerry_core.exact_math import log_f32, log_f64
+from skerry_core.batch import SamplingBatch, StepResult, owners
 from skerry_core.kernels.jax.jax_sampling import (
     History,
     LikelyTokens,
@@ -37,7 +36,13 @@ from skerry_core.kernels.jax.jax_sampling import (
 from skerry_core.kernels.jax.weights import place
 from skerry_core.runners.host_sampling import HostSampler
 from skerry_core.runners.jax.jax_calls import bucket, padded, sizes_up_to
-from skerry_core.sampling import GREEDY_TEMPERATURE, SAMPLE, WEIGHT_ONE, draws_typical
+from skerry_core.sampling import (
+    GREEDY_TEMPERATURE,
+    SAMPLE,
+    draws_typical,
+    log_shares,
+    lowest_kept,
+)
 
 Place = Literal["host", "device"]
 _PIECE = 4096  # pairs of a sample and a token that are penalised, or biased, in one call
@@ -107,9 +112,8 @@ class _OnItsWay:
             found = LikelyTokens(*(np.asarray(each)[:count] for each in self.likely))
             shown = min(result.top_ids.shape[1], found.ids.shape[1])
             is_shown = np.arange(shown) < self.num_logprobs[:, None]
-            log_total = log_f64(found.total / WEIGHT_ONE)
-            result.logprobs[:] = _shares(found.picked, found.largest, log_total)
-            top = _shares(found.values[:, :shown].T, found.largest, log_total).T
+            result.logprobs[:] = log_shares(found.picked, found.largest, found.total)
+            top = log_shares(found.values[:, :shown].T, found.largest, found.total).T
             result.top_ids[:, :shown] = np.where(is_shown, found.ids[:, :shown], -1)
             result.top_logprobs[:, :shown] = np.where(is_shown, top, -np.inf)
         return result
@@ -153,14 +157,11 @@ class OnDevice:
         return _OnItsWay(self.made, likely, samples["num_logprobs"].copy()).result
 
     def _style(self, samples: NDArray[np.void], rows: int) -> Style[Array]:
-        min_p = samples["min_p"]
-        with np.errstate(divide="ignore"):
-            lowest = np.where(min_p > 0, np.minimum(log_f32(min_p), 0), -np.inf)
         fields = Style(
             temperature=samples["temperature"].astype(np.float64),
             top_p=samples["top_p"].astype(np.float64),
             top_k=samples["top_k"],
-            lowest=lowest.astype(np.float32),
+            lowest=lowest_kept(samples["min_p"]),
             seed=samples["seed"],
             position=samples["position"],
             choice=samples["choice"],
@@ -173,7 +174,11 @@ class OnDevice:
         """Apply steps 2 and 3."""
         samples = sampling.samples
         logits = self._penalized(logits, sampling, rows)
-        biases = _owners(sampling.bias_start), sampling.bias_ids, sampling.bias_values
+        biases = (
+            owners(sampling.bias_start).astype(np.int32),
+            sampling.bias_ids,
+            sampling.bias_values,
+        )
         for piece in self._pieces(rows, biases):
             logits = add_bias(logits, *piece)
         if words := sampling.allowed.shape[1]:
@@ -187,7 +192,7 @@ class OnDevice:
 
     def _penalized(self, logits: Array, sampling: SamplingBatch, rows: int) -> Array:
         """Apply step 2, by the tokens of the step before too that are fed into histories."""
-        samples, owner = sampling.samples, _owners(sampling.history_start)
+        samples, owner = sampling.samples, owners(sampling.history_start).astype(np.int32)
         penalties = (
             samples["repetition_penalty"].astype(np.float64),
             samples["frequency_penalty"].astype(np.float64), samples["presence_penalty"],
@@ -230,20 +235,6 @@ def _searches(samples: NDArray[np.void]) -> Searches:
         has_top_p=bool((drawn["top_p"] < 1).any()),
         is_drawn=len(drawn) > 0,
     )
-
-
-def _owners(start: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the row of each entry of a ragged list."""
-    return np.repeat(np.arange(len(start) - 1, dtype=np.int32), np.diff(start))
-
-
-def _shares(values: Float32, largest: Float32, log_total: NDArray[np.float64]) -> Float32:
-    """Return log-softmax f32[..., S] of logits, under the largest of each row and the logarithm of
-    its sum of weights, as `sampling.log_softmax` has it."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        shares = (values.astype(np.float64) - largest) - log_total
-        found: Float32 = np.where(largest == -np.inf, -np.inf, shares).astype(np.float32)
-    return found
 
 
 def _everything(rows: int, words: int) -> SamplingBatch:
