@@ -59,6 +59,9 @@ class Encoder:
         if not 1 <= threads <= 256:
             raise ConfigError(f"threads must be 1 to 256, got {threads}")
         self.network = network
+        self.width = projections[-1].outputs if projections else network.hidden_size  # of vectors
+        self.max_tokens = network.max_tokens  # of one text, special ones included
+        self.num_classes = network.num_classes  # of its head; 0 when it has none
         self._projections = tuple(projections)
         self._threads = threads
         self._cache_dir = cache_dir
@@ -88,21 +91,6 @@ class Encoder:
         self.network.pack()
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="skerry-encoder")
         progress("packing the encoder's weights", 1.0)
-
-    @property
-    def width(self) -> int:
-        """Return the dimensions of a text's vector."""
-        return self._projections[-1].outputs if self._projections else self.network.hidden_size
-
-    @property
-    def max_tokens(self) -> int:
-        """Return those of one text, special ones included."""
-        return self.network.max_tokens
-
-    @property
-    def num_classes(self) -> int:
-        """Return those of the model's head for classification; 0 when it has none."""
-        return self.network.num_classes
 
     def encode(
         self, texts: Sequence[Sequence[int]], *, pooling: Pooling = "mean", normalize: bool = True
