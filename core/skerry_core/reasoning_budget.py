@@ -52,8 +52,8 @@ class ReasoningBudget:
     """
 
     __slots__ = (
-        *("_begins", "_end_ids", "_ends", "_has_ended", "_is_open", "_is_over", "_left"),
-        *("_num_written", "_recent"),
+        *("_begins", "_ends", "_has_ended", "_is_open", "_is_over", "_left"),
+        *("_num_written", "_recent", "end_ids"),
     )
 
     def __init__(
@@ -69,12 +69,12 @@ class ReasoningBudget:
         """
         if not limit.end_ids:
             raise RequestRejected("no tokens end the reasoning at its limit")
-        self._end_ids = limit.end_ids
+        self.end_ids = limit.end_ids  # that are written at the limit
         self._begins = _Marks(limit.begins, token_texts)
         self._ends = _Marks(limit.ends, token_texts)
         self._left = limit.max_tokens
         self._recent: tuple[int, ...] = ()  # tokens in which a mark may go on
-        self._num_written = 0  # of `_end_ids`: the output's last tokens
+        self._num_written = 0  # of `end_ids`: the output's last tokens
         self._has_ended = False  # one of those completed a mark
         self._is_open = not limit.begins
         self._is_over = False
@@ -84,14 +84,9 @@ class ReasoningBudget:
             self.advance(token_id)
 
     @property
-    def end_ids(self) -> Sequence[int]:
-        """Return the tokens that are written at the limit."""
-        return self._end_ids
-
-    @property
     def forced(self) -> int | None:
         """Return the token that comes next; None: it is the model's choice."""
-        return self._end_ids[self._num_written] if self._is_open and not self._left else None
+        return self.end_ids[self._num_written] if self._is_open and not self._left else None
 
     def count_free(self, token_ids: Sequence[int]) -> int:
         """Return how many of the tokens, if they come next, leave the one after to the model."""
@@ -116,7 +111,7 @@ class ReasoningBudget:
         elif token_id == self.forced:  # on to its last, which may be behind the model's own mark
             self._num_written += 1
             self._has_ended |= is_mark
-            if self._num_written == len(self._end_ids):
+            if self._num_written == len(self.end_ids):
                 self._turn(is_open=False)
         elif is_mark or self._has_ended:
             self._turn(is_open=False)
