@@ -101,7 +101,7 @@ class Tally:
             blocks_used=pool.num_blocks - idle,
             blocks_cached=cached,
             blocks_free=idle - cached,
-            blocks_filed=0 if filed is None else filed.num_blocks,
+            blocks_filed=0 if filed is None else len(filed.file),
             steps=self.steps,
             computed_tokens=self.computed_tokens,
             output_tokens=output_tokens,

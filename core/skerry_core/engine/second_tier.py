@@ -25,7 +25,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from skerry_core.blocks import BlockPool, CacheChanges, Digest
+from skerry_core.blocks import BlockPool, Digest
 from skerry_core.config import BLOCK_SIZE
 from skerry_core.kv.canonical import KVArray, kv_dtype
 from skerry_core.pins import PIN_SHARE, Pin
@@ -84,7 +84,7 @@ class SecondTier:
         restored_bytes: int = RESTORED_BYTES,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._file = file
+        self.file = file
         self._runner = runner
         self._format = runner.kv_format
         self._max_pending = max(1, pending_bytes // self._format.block_bytes)
@@ -105,25 +105,12 @@ class SecondTier:
 
     def __contains__(self, digest: Digest) -> bool:
         """Return whether `restore` would find the block, as far as is known without reading it."""
-        return digest in self._pending or digest in self._file
-
-    def digests(self) -> list[Digest]:
-        """Return what the file holds: the snapshot that `drain_changes` continues."""
-        return self._file.digests()
-
-    def drain_changes(self) -> CacheChanges:
-        """Return net changes of the file's digests since the last call, for a prefix directory."""
-        return self._file.drain_changes()
+        return digest in self._pending or digest in self.file
 
     @property
     def bandwidth(self) -> float:
         """Return bytes per second at which blocks have come back of late, adoption included."""
         return 1 / (self._read_pace + self._adopt_pace)
-
-    @property
-    def num_blocks(self) -> int:
-        """Return those in the file."""
-        return len(self._file)
 
     # --- out -------------------------------------------------------------------------------------
 
@@ -155,7 +142,7 @@ class SecondTier:
     def _holds(self, digest: Digest, pin: Pin | None) -> bool:
         """Return whether a block is in the file, or on its way; in the file it is used now, and
         pinned."""
-        return self._file.touch(digest, self._left(pin)) or digest in self._pending
+        return self.file.touch(digest, self._left(pin)) or digest in self._pending
 
     def _left(self, pin: Pin | None) -> FilePin | None:
         return None if pin is None else (pin[0] - self._clock(), pin[1])
@@ -167,7 +154,7 @@ class SecondTier:
 
     def _put(self, digest: Digest, data: KVArray, pin: Pin | None) -> None:
         try:
-            self._file.put(digest, data.reshape(-1).view(np.uint8).data, self._left(pin))
+            self.file.put(digest, data.reshape(-1).view(np.uint8).data, self._left(pin))
         except OSError as error:
             self._drop(str(error))
 
@@ -246,7 +233,7 @@ class SecondTier:
         if data is not None:
             return data
         started = self._clock()
-        content = self._file.get(digest)
+        content = self.file.get(digest)
         if content is None:
             return None
         sample = (self._clock() - started) / len(content)
@@ -256,12 +243,8 @@ class SecondTier:
             self._restored[digest] = data
         return data
 
-    def flush(self) -> None:
-        """Wait until what is pending now is written."""
-        self._writer.submit(lambda: None).result()
-
     def close(self) -> None:
         """Write what is pending, end the threads and close the file."""
         self._reader.shutdown(cancel_futures=True)
         self._writer.shutdown()
-        self._file.close()
+        self.file.close()

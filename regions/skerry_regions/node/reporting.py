@@ -69,7 +69,7 @@ class Reporter:
         self._as_of = clock()  # of the queue
         self._fetched: deque[Fetched] = deque(maxlen=MAX_FETCHED)  # since the last report
         self._tier = engine.second_tier
-        filed = [] if self._tier is None else self._tier.digests()
+        filed = [] if self._tier is None else self._tier.file.digests()
         self._filed = set(filed)  # as last heard
         self._publisher.sealed(filed, "file")
 
@@ -145,7 +145,7 @@ class Reporter:
     def _take_file_changes(self) -> None:
         if self._tier is None:
             return
-        changes = self._tier.drain_changes()
+        changes = self._tier.file.drain_changes()
         self._filed.update(changes.sealed)
         self._filed.difference_update(changes.evicted)
         told = self._publisher.tier

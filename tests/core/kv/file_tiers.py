@@ -50,6 +50,11 @@ def tier_of(engine: Engine) -> SecondTier:
     return engine.second_tier
 
 
+def flush(engine: Engine) -> None:
+    """Wait until what is pending now is written."""
+    tier_of(engine)._writer.submit(lambda: None).result()
+
+
 def restored(engine: Engine, one: Request, price: float = PRICE) -> Request:
     """The request with what the file has for it, as a worker would queue it."""
     future = tier_of(engine).restore(engine.pool, names_of(engine, one), price)

@@ -16,6 +16,7 @@ from tests.core.kv.file_tiers import (
     PRICE,
     Recording,
     answer,
+    flush,
     open_engine,
     request,
     restored,
@@ -107,18 +108,18 @@ def test_pinned_blocks_outlast_pressure_and_a_restart_in_the_file(tmp_path: Path
     engine = open_engine(tmp_path / "kv", capacity=capacity)
     for salt in range(40, 50):
         fill(engine, salt)
-        tier_of(engine).flush()
+        flush(engine)
     assert engine.statistics().blocks_filed == 8
     assert answer(engine, restored(engine, one)) == 2 * BLOCK_SIZE
     plain = replace(one, id="plain", cache_key=b"other", pins=())
     answer(engine, plain)
     fill(engine, 50)
-    tier_of(engine).flush()
+    flush(engine)
     fill(engine, 51)  # running requests go before: what was pinned in memory goes out to the file
-    tier_of(engine).flush()
+    flush(engine)
     for salt in range(52, 60):
         fill(engine, salt)
-        tier_of(engine).flush()
+        flush(engine)
     assert answer(engine, restored(engine, plain)) == 0
     assert answer(engine, restored(engine, one)) == 2 * BLOCK_SIZE
     engine.close()
@@ -142,7 +143,7 @@ def test_blocks_of_another_model_or_build_are_a_miss(
     engine.save_cache(seconds=10.0)
     engine.close()
     engine = open_engine(tmp_path / "kv", **change)
-    assert tier_of(engine).digests() == []
+    assert tier_of(engine).file.digests() == []
     assert answer(engine, restored(engine, one)) == 0
     engine.close()
 
@@ -181,7 +182,7 @@ def test_a_small_file_keeps_the_newest(tmp_path: Path) -> None:
         answer(engine, request(salt=salt))
     engine.save_cache(seconds=10.0)
     tier = tier_of(engine)
-    assert tier.num_blocks == tier._file._slots < 5
+    assert len(tier.file) == tier.file._slots < 5
     engine.close()
 
 
@@ -198,7 +199,7 @@ def test_a_full_disk_costs_a_warning_and_nothing_else(
     fill(engine)
     fill(engine, salt=91)
     engine.save_cache(seconds=10.0)
-    tier_of(engine).flush()
+    flush(engine)
     assert answer(engine, restored(engine, one)) == 0
     engine.close()
     assert [record.message for record in caplog.records] == [

@@ -13,6 +13,7 @@ from tests.core.kv.file_tiers import (
     KEY,
     Recording,
     answer,
+    flush,
     open_engine,
     request,
     restored,
@@ -59,7 +60,7 @@ class Bench:
         """Leave the prompt of salt 0 in the file alone: written, and out of memory."""
         for name, salt in (("first", 0), ("second", 1), ("third", 2)):
             assert self.answer(request(name, salt=salt)) == 0
-        tier_of(self.engine).flush()
+        flush(self.engine)
 
     def close(self) -> None:
         self.file.opened.set()
@@ -180,7 +181,7 @@ def test_kill_in_mid_write_leaves_only_true_blocks(
     path = tmp_path / "kv"
     kill_in_mid_write(NODE, path, 0.1 * moment + 0.05, subprocess_env)
     engine = open_engine(path, capacity=100 << 10)
-    assert tier_of(engine).digests()
+    assert tier_of(engine).file.digests()
     for salt in range(6):
         answer(engine, restored(engine, request(f"r{salt}", salt=salt, max_tokens=20)))
     assert engine.statistics().restored_blocks > 0

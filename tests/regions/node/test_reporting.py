@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.core.kv.file_tiers import flush
 from tests.regions.toy_node import MODEL, VOCAB, Events, node_of, submit
 
 from skerry_core.blocks import chain_digests, root_digest
@@ -80,7 +81,7 @@ def test_a_directory_knows_where_the_blocks_are(tmp_path: Path, slots: int | Non
                     hear(node, directory)
             bandwidth = hear(node, directory)
             if engine.second_tier is not None:
-                engine.second_tier.flush()
+                flush(engine)
             hear(node, directory)
             assert believed(directory) == where(engine)
             assert (bandwidth > 0) == (slots is not None)
