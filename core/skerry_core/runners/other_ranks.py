@@ -5,16 +5,39 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from skerry_core.batch import StepResult
 from skerry_core.config import ConfigError
 from skerry_core.ranks import Part, RankChannel, RankLost, Ranks
 from skerry_core.runner import RunnerSetup
-from skerry_core.runners.rank_messages import MessageKind, RankMessage, encode, expect
+from skerry_core.runners.rank_messages import MessageKind, RankMessage, encode, expect, result_of
+
+
+class RankAnswers:
+    """What ranks answer, among results of steps: those that come before they are wanted wait."""
+
+    def __init__(self) -> None:
+        self._results = deque[StepResult]()
+
+    def result(self, channel: RankChannel) -> StepResult:
+        """Return the next step's result. Raises RankLost."""
+        if self._results:
+            return self._results.popleft()
+        return result_of(self.of(channel, MessageKind.RESULT))
+
+    def of(self, channel: RankChannel, kind: MessageKind) -> RankMessage:
+        """Return the next answer of a kind. Raises RankLost."""
+        while True:
+            message = RankMessage(channel.receive())
+            if message.kind is kind:
+                return message
+            self._results.append(result_of(expect(message, MessageKind.RESULT)))
 
 
 class OtherRanks:

@@ -7,7 +7,6 @@ together compute what one process would, bit for bit.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -22,6 +21,7 @@ from skerry_core.ranks import RankChannel, Ranks
 from skerry_core.runner import BlockMover, Progress, RunnerSetup
 from skerry_core.runners.checks import check_batch, check_block, check_block_data, check_finite
 from skerry_core.runners.numba_cpu import NumbaRunner
+from skerry_core.runners.other_ranks import RankAnswers
 from skerry_core.runners.pipeline.opening import (
     find_weights,
     open_stage,
@@ -29,7 +29,7 @@ from skerry_core.runners.pipeline.opening import (
     survey,
 )
 from skerry_core.runners.pipeline.section import Section, measured, serve_section
-from skerry_core.runners.rank_messages import MessageKind, RankMessage, encode, expect, result_of
+from skerry_core.runners.rank_messages import MessageKind, RankMessage, encode, expect
 
 
 class PipelineRunner(BlockMover):
@@ -62,7 +62,7 @@ class PipelineRunner(BlockMover):
         self.steps_ahead = len(stages) - 1
         self._section = Section(runner, below)
         self._below = below
-        self._results = deque[StepResult]()  # that came while something else was waited for
+        self._answers = RankAnswers()
         self._is_closed = False
 
     @classmethod
@@ -119,13 +119,11 @@ class PipelineRunner(BlockMover):
 
     def collect(self) -> StepResult:
         """Wait for the oldest step under way; see `OverlappingRunner`."""
-        if self._results:
-            return self._results.popleft()
-        return result_of(self._answer(MessageKind.RESULT))
+        return self._answers.result(self._below)
 
     def last_logits(self) -> Float32:
         self._below.send(*encode(MessageKind.LOGITS))
-        return self._answer(MessageKind.LOGITS).array(0, np.float32)
+        return self._answers.of(self._below, MessageKind.LOGITS).array(0, np.float32)
 
     def export_blocks(self, blocks: Sequence[int]) -> tuple[NDArray[np.generic], Checksums | None]:
         """Gather blocks from all ranks; see `BlockMover`."""
@@ -133,7 +131,7 @@ class PipelineRunner(BlockMover):
             check_block(block, self.num_blocks)
         self._below.send(*encode(MessageKind.EXPORT, [np.asarray(blocks, np.int32)]))
         own = self._section.export(blocks)
-        answer = self._answer(MessageKind.EXPORT)
+        answer = self._answers.of(self._below, MessageKind.EXPORT)
         parts = [answer.array(index, np.float16) for index in range(1, len(answer))]
         return np.concatenate([own, *parts], axis=1), None
 
@@ -157,11 +155,3 @@ class PipelineRunner(BlockMover):
             self._is_closed = True
             self._below.close()
             self._section.runner.close()
-
-    def _answer(self, kind: MessageKind) -> RankMessage:
-        """Return the next answer of a kind; results that come before it wait. Raises RankLost."""
-        while True:
-            message = RankMessage(self._below.receive())
-            if message.kind is kind:
-                return message
-            self._results.append(result_of(expect(message, MessageKind.RESULT)))

@@ -11,7 +11,6 @@ another way, or not at all, takes them.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,16 +19,13 @@ from numpy.typing import NDArray
 from skerry_core.batch import Float32, ForwardBatch, StepResult
 from skerry_core.kv.canonical import kv_dtype
 from skerry_core.page_checksums import Checksums, KVChecksumError, check_pages, page_checksums
-from skerry_core.ranks import RankChannel
 from skerry_core.runner import BlockMover, Progress, RunnerSetup, RunnerSizes
 from skerry_core.runners.checks import check_batch, check_block, check_block_data
-from skerry_core.runners.other_ranks import OtherRanks
+from skerry_core.runners.other_ranks import OtherRanks, RankAnswers
 from skerry_core.runners.rank_messages import (
     MessageKind,
     RankMessage,
     encode,
-    expect,
-    result_of,
     step_message,
 )
 from skerry_core.runners.torch.rank_links import RankLinks
@@ -67,7 +63,7 @@ class TorchGroup(BlockMover):
         self._others = others
         first_of_last = next(i for i, shard in enumerate(plan.shards) if shard.stage.is_last)
         self._maker = None if runner.is_last else others.channels[first_of_last - 1]  # of results
-        self._results: deque[StepResult] = deque()  # that came while something else was waited for
+        self._answers = RankAnswers()
 
     @classmethod
     def from_setup(cls, setup: RunnerSetup, *, deterministic: bool = False) -> TorchGroup:
@@ -101,7 +97,7 @@ class TorchGroup(BlockMover):
         self._others.send(encode(MessageKind.WARM_UP))
         self._runner.warm_up(progress)
         for channel in self._others.channels:
-            self._answer(channel, MessageKind.WARM_UP)
+            self._answers.of(channel, MessageKind.WARM_UP)
 
     def execute(self, batch: ForwardBatch) -> StepResult:
         self.launch(batch)
@@ -119,15 +115,13 @@ class TorchGroup(BlockMover):
             result = self._runner.collect()
             self._others.check()
             return result
-        if self._results:
-            return self._results.popleft()
-        return result_of(self._answer(self._maker, MessageKind.RESULT))
+        return self._answers.result(self._maker)
 
     def last_logits(self) -> Float32:
         if self._maker is None:
             return self._runner.last_logits()
         self._maker.send(*encode(MessageKind.LOGITS))
-        return self._answer(self._maker, MessageKind.LOGITS).array(0, np.float32)
+        return self._answers.of(self._maker, MessageKind.LOGITS).array(0, np.float32)
 
     def export_blocks(self, blocks: Sequence[int]) -> tuple[NDArray[np.generic], Checksums | None]:
         """Gather blocks from all ranks; see `BlockMover`."""
@@ -148,7 +142,7 @@ class TorchGroup(BlockMover):
         if checksums is not None:
             check_pages(checksums, page_checksums(own))
         for rank, channel in enumerate(self._others.channels, 1):
-            answer = self._answer(channel, MessageKind.EXPORT)
+            answer = self._answers.of(channel, MessageKind.EXPORT)
             part = answer.array(0, into.dtype)
             if checksums is not None:
                 check_pages(answer.array(1, np.uint64), page_checksums(part))
@@ -184,7 +178,7 @@ class TorchGroup(BlockMover):
             self._others.check()
             channel.send(*encode(MessageKind.ADMIT, [numbers, checksums, part]))
         self._runner.admit_blocks(blocks, parts[0], sums[0] if has_checksums else None)
-        answers = [self._answer(channel, MessageKind.ADMIT) for channel in channels]
+        answers = [self._answers.of(channel, MessageKind.ADMIT) for channel in channels]
         if any(answer.array(0, np.uint8).any() for answer in answers):
             raise KVChecksumError("KV blocks were spoilt on their way to a rank's device")
 
@@ -193,14 +187,6 @@ class TorchGroup(BlockMover):
         stage, heads = self._shards[rank].stage, self._shards[rank].kv_heads(self.model)
         whole = slice(None)
         return whole, slice(stage.first, stage.last), whole, slice(heads.start, heads.stop)
-
-    def _answer(self, channel: RankChannel, kind: MessageKind) -> RankMessage:
-        """Return the next answer of a kind; results that come before it wait. Raises RankLost."""
-        while True:
-            message = RankMessage(channel.receive())
-            if message.kind is kind:
-                return message
-            self._results.append(result_of(expect(message, MessageKind.RESULT)))
 
     def close(self) -> None:
         self._others.close()
