@@ -49,6 +49,7 @@ from skerry_core.weights.tensors import Bytes, FileTensor, WeightsError, dequant
 
 _PACKED_AT_ONCE = 1 << 20  # values: what is in between stays in a core's cache
 _FLOATS = ("F32", "F16", "BF16", "FP8")
+_LARGEST_GROUP = 16  # rows; where none is packed they are of no CPU
 _KEPT_AS = {"BF16": "F32", "FP8": "F32", "Q5_0": "Q8_0"}  # exactly
 
 
@@ -115,21 +116,15 @@ def _locked(folder: Path) -> Generator[None]:
         os.close(descriptor)  # and with it the lock
 
 
-def packed_bytes(weights: Path, *, group_rows: int = 16, floats: str | None = None) -> int:
+def packed_bytes(weights: Path, *, floats: str | None = None) -> int:
     """Return what a model's weights take once they are packed, without packing them.
 
     Raises as `load_packed` does.
     """
     with WeightFile.open(weights) as source:
-        floats = _floats_of(source) if floats is None else floats
-        total = 0
-        for name in expected_shapes(source.config):
-            tensor = source.tensors[name]
-            if _is_vector(name, tensor):
-                total += 4 * prod(tensor.shape)
-            else:
-                total += _layout(name, tensor, group_rows, floats).num_bytes
-        return total
+        layouts, vectors = _arranged(source, _LARGEST_GROUP, floats)
+        matrices = sum(layout.num_bytes for layout in layouts.values())
+        return matrices + sum(4 * prod(vector.shape) for vector in vectors.values())
 
 
 def _content_key(weights: Path, group_rows: int, floats: str | None, digests: FileDigests) -> str:
@@ -154,15 +149,8 @@ def _pack(
     """Write the packed file of a model's weights."""
     with WeightFile.open(weights) as source:
         config = source.config
-        floats = _floats_of(source) if floats is None else floats
         _check_supported(config)
-        layouts, vectors = dict[str, PackedLayout](), dict[str, FileTensor]()
-        for name in expected_shapes(config):  # layer by layer, as a step reads them
-            tensor = source.tensors[name]
-            if _is_vector(name, tensor):
-                vectors[name] = tensor
-            else:
-                layouts[name] = _layout(name, tensor, group_rows, floats)
+        layouts, vectors = _arranged(source, group_rows, floats)
         vector_sizes = {name: prod(vector.shape) for name, vector in vectors.items()}
         sizes = {name: layout.num_bytes for name, layout in layouts.items()}
         offsets, total = _place(sizes | {name: 4 * size for name, size in vector_sizes.items()})
@@ -188,9 +176,21 @@ def _pack(
         write_packed(path, header, pieces(), digests)
 
 
-def _floats_of(source: WeightFile) -> str:
-    """Return what matrices of floats are kept in by default."""
-    return "q8_0" if source.is_safetensors else "keep"
+def _arranged(
+    source: WeightFile, group_rows: int, floats: str | None
+) -> tuple[dict[str, PackedLayout], dict[str, FileTensor]]:
+    """Return how matrices are kept, and what is kept as floats, layer by layer, as a step reads
+    them."""
+    if floats is None:
+        floats = "q8_0" if source.is_safetensors else "keep"
+    layouts, vectors = dict[str, PackedLayout](), dict[str, FileTensor]()
+    for name in expected_shapes(source.config):
+        tensor = source.tensors[name]
+        if len(tensor.shape) == 1 or name.endswith(".bias"):  # those of experts too
+            vectors[name] = tensor
+        else:
+            layouts[name] = _layout(name, tensor, group_rows, floats)
+    return layouts, vectors
 
 
 def _check_supported(config: ModelConfig) -> None:
@@ -206,11 +206,6 @@ def _check_supported(config: ModelConfig) -> None:
     for name, (size, unit) in sizes.items():
         if size % unit:
             raise ConfigError(f"{name} must be a multiple of {unit} on the CPU, got {size}")
-
-
-def _is_vector(name: str, tensor: FileTensor) -> bool:
-    """Return whether a tensor is kept as floats, as biases of experts are too."""
-    return len(tensor.shape) == 1 or name.endswith(".bias")
 
 
 def _layout(name: str, tensor: FileTensor, group_rows: int, floats: str) -> PackedLayout:
