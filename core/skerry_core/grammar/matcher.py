@@ -76,11 +76,6 @@ class CompiledGrammar:
             None if call_way is None else call_way.parts,
         )
 
-    @property
-    def is_closable(self) -> bool:
-        """Return whether `max_tokens` can lead to a whole output, whatever has begun."""
-        return self.way is not None and (self.calls is None or self.call_way is not None)
-
     def _way_of_call(self, calls: CallMarks) -> Way | None:
         """Return the way from the first word of a mark to the end of the shortest call."""
         matcher, place, spelling = self._matcher.deep_copy(), JsonPlace(), self.closings.spelling
@@ -106,13 +101,17 @@ class Matcher:
 
     __slots__ = (
         *("_grammar", "_mark_left", "_matcher", "_place", "_tail", "_way"),
-        *("has_withheld_call", "mask", "num_tokens", "withheld"),
+        *("has_withheld_call", "is_closable", "looks_ahead", "mask", "num_tokens", "withheld"),
     )
 
     def __init__(self, matcher: LLMatcher, grammar: CompiledGrammar) -> None:
         self._matcher = matcher
         self._grammar = grammar
         self._way = grammar.way  # from here to an end; None where none is known
+        self.looks_ahead = grammar.way is not None  # `choose` looks for the end, which takes time
+        # Whether `max_tokens` can lead to a whole output, whatever has begun.
+        is_call_closable = grammar.calls is None or grammar.call_way is not None
+        self.is_closable = self.looks_ahead and is_call_closable
         self._place = JsonPlace()
         # Of a text in which a call may begin; None elsewhere.
         self._tail = None if grammar.calls is None else b""
@@ -126,16 +125,6 @@ class Matcher:
     def is_finished(self) -> bool:
         """Return whether no text can follow: the output is whole."""
         return self._matcher.is_stopped() and not self._matcher.is_error()
-
-    @property
-    def is_closable(self) -> bool:
-        """Return whether `max_tokens` can lead to a whole output, whatever has begun."""
-        return self._grammar.is_closable
-
-    @property
-    def looks_ahead(self) -> bool:
-        """Return whether `choose` looks for the end, which takes time."""
-        return self._grammar.way is not None
 
     def allows(self, token_id: int) -> bool:
         """Return whether a token may come next, by the mask."""

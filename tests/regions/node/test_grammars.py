@@ -148,9 +148,9 @@ def test_what_takes_python_is_found_in_the_child(
     async def main() -> None:
         asker = Asker(vocabulary)
         for each, wanted in zip(both, expected, strict=True):
-            found = (await asker.ask(each))._grammar
-            assert found.ends == wanted.ends
-            assert found.is_closable == wanted.is_closable
+            found = await asker.ask(each)
+            assert found._grammar.ends == wanted.ends
+            assert found.is_closable == wanted.matcher().is_closable
         await asker.grammars.close()
 
     asyncio.run(main())
