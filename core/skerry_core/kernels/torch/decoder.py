@@ -155,27 +155,15 @@ class Decoder:
     def __init__(self, config: ModelConfig, weights: DecoderWeights, ops: Ops = TORCH_OPS) -> None:
         self.config = config
         self.weights = weights
+        self.is_first = weights.embedding is not None  # layers begin with token ids
+        self.is_last = weights.head is not None  # logits are made of what they make
+        self.is_whole = ops.reduce is of_one_rank  # they have all of their heads and outputs here
         self._ops = ops
         device = weights.final_norm.device
         self._rope_tables = {
             rope: rope_table(rope, config.rotated, config.max_context, device)
             for rope in config.ropes
         }
-
-    @property
-    def is_first(self) -> bool:
-        """Return whether the layers begin with token ids."""
-        return self.weights.embedding is not None
-
-    @property
-    def is_last(self) -> bool:
-        """Return whether logits are made of what the layers make."""
-        return self.weights.head is not None
-
-    @property
-    def is_whole(self) -> bool:
-        """Return whether layers have all of their heads and outputs here."""
-        return self._ops.reduce is of_one_rank
 
     def rope_table(self, layer: int) -> tuple[Tensor, Tensor] | None:
         """Return a layer's cosines and sines; None where nothing is rotated."""
