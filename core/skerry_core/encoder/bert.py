@@ -70,10 +70,12 @@ class BertFile:
     is first used.
     """
 
-    def __init__(self, config: EncoderConfig, tensors: Mapping[str, FileTensor], file: str) -> None:
+    def __init__(
+        self, config: EncoderConfig, tensors: Mapping[str, FileTensor], num_classes: int
+    ) -> None:
         self.config = config
+        self.num_classes = num_classes  # of the head for classification; 0 when there is none
         self._tensors = tensors
-        self._file = file
 
     @classmethod
     def open(cls, path: Path) -> BertFile:
@@ -88,13 +90,7 @@ class BertFile:
             tensors = {name: each for name, each in tensors.items() if not _HEAD.fullmatch(name)}
         shapes = {name: tensor.shape for name, tensor in tensors.items()}
         check_shapes(shapes, _shapes(config, classes), str(path))
-        return cls(config, tensors, str(path))
-
-    @property
-    def num_classes(self) -> int:
-        """Return those of the head for classification; 0 when there is none."""
-        tensor = self._tensors.get(f"{_HEADS[self.config.model_type][1]}.weight")
-        return 0 if tensor is None else tensor.shape[0]
+        return cls(config, tensors, classes)
 
     def words(self) -> Float32:
         """Return f32[vocabulary, hidden]: a view of the file where its format allows."""
@@ -129,10 +125,10 @@ class BertFile:
             for part in ("weight", "bias")
         ]
 
-    def head(self) -> ClassifierHead:
-        """Return the head for classification. Raises WeightsError when there is none."""
+    def head(self) -> ClassifierHead | None:
+        """Return the head for classification, if there is one."""
         if not self.num_classes:
-            raise WeightsError(f"{self._file}: the model has no head for classification")
+            return None
         dense, out = _HEADS[self.config.model_type]
         return ClassifierHead(
             dense=self._get(f"{dense}.weight"),

@@ -12,7 +12,7 @@ from skerry_core.kernels import simd
 from skerry_core.kernels.simd.aliases import Int32, Int64
 from skerry_core.kernels.simd.memory import address
 from skerry_core.runners.kernel_cache import KernelSet
-from skerry_core.weights.tensors import Float32, WeightsError
+from skerry_core.weights.tensors import Float32
 
 
 class BertNetwork:
@@ -64,8 +64,7 @@ class BertNetwork:
 
     def classify(self, state: Float32, scores: Float32) -> None:
         head = self._packed().head
-        if head is None:
-            raise WeightsError("the model has no head for classification")
+        assert head is not None  # where there are classes
         classifier.classify(
             state, head.dense, head.dense_bias, head.rectifies, head.out, head.out_bias, scores
         )
@@ -83,7 +82,7 @@ class _PackedBert:
         self.words = file.words()
         self.positions = np.ascontiguousarray(file.positions())
         self.norm = np.ascontiguousarray(file.norm())
-        self.head = file.head() if file.num_classes else None
+        self.head = file.head()
         layers = range(file.config.num_hidden_layers)
         # What `layers` points into.
         self._arrays = [[packed(each) for each in file.layer(index)] for index in layers]

@@ -118,12 +118,13 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_scores_mean_what_the_reference_says(classifier: Encoder) -> None:
     network = classifier.network
     assert isinstance(network, BertNetwork)
-    file = network.file
+    file, head = network.file, network.file.head()
+    assert head is not None
     for (ids, second), scores in zip(
         PAIRS, classifier.classify(TEXTS, second_starts=SECONDS), strict=True
     ):
         states = reference_encoder.encode(file, ids, second)
-        wanted = reference_encoder.classify(states[0], file.head())
+        wanted = reference_encoder.classify(states[0], head)
         np.testing.assert_allclose(scores, wanted, atol=1e-5)
 
 
@@ -157,8 +158,7 @@ def test_a_model_without_a_head_says_so(tmp_path: Path) -> None:
     assert encoder.num_classes == 0
     with pytest.raises(ConfigError, match="no head for classification"):
         encoder.classify([[1]])
-    with pytest.raises(WeightsError, match="no head for classification"):
-        BertFile.open(tmp_path / "model.safetensors").head()
+    assert BertFile.open(tmp_path / "model.safetensors").head() is None
     encoder.close()
 
 
