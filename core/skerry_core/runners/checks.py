@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,10 +30,11 @@ def check_batch(batch: ForwardBatch, runner: ModelRunner) -> None:
     _check_range("blocks", batch.block_tables[used], runner.num_blocks)
 
 
-def check_block(block: int, num_blocks: int) -> None:
-    """Raise ValueError unless there is such a block."""
-    if not 0 <= block < num_blocks:
-        raise ValueError(f"there is no block {block}, only {num_blocks}")
+def check_blocks(blocks: Sequence[int], num_blocks: int) -> None:
+    """Raise ValueError unless there are such blocks."""
+    for block in blocks:
+        if not 0 <= block < num_blocks:
+            raise ValueError(f"there is no block {block}, only {num_blocks}")
 
 
 def check_block_data(data: NDArray[np.generic], kv_format: KVFormat) -> None:
@@ -41,6 +44,15 @@ def check_block_data(data: NDArray[np.generic], kv_format: KVFormat) -> None:
         raise ValueError(
             f"expected a block of {expected}{kv_format.shape}, got {data.dtype}{data.shape}"
         )
+
+
+def check_admitted(
+    blocks: Sequence[int], data: NDArray[np.generic], num_blocks: int, kv_format: KVFormat
+) -> None:
+    """Raise ValueError unless there are such blocks, and `data` has a canonical one for each."""
+    check_blocks(blocks, num_blocks)
+    for _, each in zip(blocks, data, strict=True):
+        check_block_data(each, kv_format)
 
 
 def check_finite(data: NDArray[np.generic]) -> None:

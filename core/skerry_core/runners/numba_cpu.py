@@ -23,7 +23,7 @@ from skerry_core.kernels.simd.memory import address
 from skerry_core.kernels.simd.targets import Target, choose_target, name_of
 from skerry_core.models.stages import ModelStage
 from skerry_core.runner import Progress, RunnerSetup
-from skerry_core.runners.checks import check_batch, check_block, check_block_data, check_finite
+from skerry_core.runners.checks import check_batch, check_block_data, check_blocks, check_finite
 from skerry_core.runners.compilation import DECODER_KERNELS, kernel_version, link
 from skerry_core.runners.kernel_cache import load_kernels
 from skerry_core.runners.model_arrays import model_arrays
@@ -240,7 +240,7 @@ class NumbaRunner:
 
     def _pages(self, block: int) -> NDArray[np.float16]:
         """Return f16[L, 2, Hkv, 64 * D] of a block: K as [D, 64], V as [64, D]."""
-        check_block(block, self.num_blocks)
+        check_blocks([block], self.num_blocks)
         return self._step.kv[block].view(np.float16)
 
     def _work(self, index: int) -> None:

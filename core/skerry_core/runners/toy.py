@@ -22,7 +22,7 @@ from skerry_core.batch import Float32, ForwardBatch, Int32, Int64, StepResult
 from skerry_core.config import BLOCK_SIZE, KVDtype, KVFormat, LayerConfig, ModelConfig
 from skerry_core.kv.canonical import from_float32, kv_dtype, to_float32
 from skerry_core.runner import Progress, RunnerSetup
-from skerry_core.runners.checks import check_batch, check_block, check_block_data
+from skerry_core.runners.checks import check_batch, check_block_data, check_blocks
 from skerry_core.sampling import sample
 
 NUM_LAYERS, HEAD_DIM = 2, 2
@@ -132,11 +132,11 @@ class ToyRunner:
         return self._logits
 
     def export_block(self, block: int) -> NDArray[np.generic]:
-        check_block(block, self.num_blocks)
+        check_blocks([block], self.num_blocks)
         return self._kv[block].copy()
 
     def admit_block(self, block: int, data: NDArray[np.generic]) -> None:
-        check_block(block, self.num_blocks)
+        check_blocks([block], self.num_blocks)
         check_block_data(data, self.kv_format)
         self._kv[block] = data
 

@@ -23,7 +23,7 @@ from skerry_core.kv.canonical import kv_dtype
 from skerry_core.models.weight_file import WeightFile
 from skerry_core.ranks import RankChannel, Ranks
 from skerry_core.runner import Progress, RunnerSetup
-from skerry_core.runners.checks import check_batch
+from skerry_core.runners.checks import check_admitted, check_batch, check_blocks
 from skerry_core.runners.division import FAST_LINK, DivisionNeed, RankDevices
 from skerry_core.runners.jax.jax_process import (
     MemoryOwner,
@@ -142,12 +142,12 @@ class JaxGroup(JaxRunner):
         return result
 
     def export_block(self, block: int) -> NDArray[np.generic]:
-        self._check_block(block)
+        check_blocks([block], self.num_blocks)
         self._others.send(encode(MessageKind.EXPORT, [np.array([block], np.int32)]))
         return self._export(block)
 
     def admit_block(self, block: int, data: NDArray[np.generic]) -> None:
-        self._check_block(block, data)
+        check_admitted([block], data[None], self.num_blocks, self.kv_format)
         self._others.send(encode(MessageKind.ADMIT, [np.array([block], np.int32), data]))
         self._admit(block, data)
 

@@ -43,7 +43,7 @@ from skerry_core.kernels.jax.weights import (
     place,
 )
 from skerry_core.runner import Progress, RunnerSetup
-from skerry_core.runners.checks import check_batch, check_block, check_block_data
+from skerry_core.runners.checks import check_admitted, check_batch, check_blocks
 from skerry_core.runners.host_sampling import HostSampler
 from skerry_core.runners.jax.jax_calls import Buckets, bucket
 from skerry_core.runners.jax.jax_loading import fitted, load_decoder
@@ -214,17 +214,12 @@ class JaxRunner:
         return logits
 
     def export_block(self, block: int) -> NDArray[np.generic]:
-        self._check_block(block)
+        check_blocks([block], self.num_blocks)
         return self._export(block)
 
     def admit_block(self, block: int, data: NDArray[np.generic]) -> None:
-        self._check_block(block, data)
+        check_admitted([block], data[None], self.num_blocks, self.kv_format)
         self._admit(block, data)
-
-    def _check_block(self, block: int, data: NDArray[np.generic] | None = None) -> None:
-        check_block(block, self.num_blocks)
-        if data is not None:
-            check_block_data(data, self.kv_format)
 
     def _export(self, block: int) -> NDArray[np.generic]:
         data: NDArray[np.generic] = np.array(read_block(self._state.kv, block, self._mesh))

@@ -19,7 +19,7 @@ from skerry_core.models.stages import ModelStage
 from skerry_core.page_checksums import Checksums, check_pages, page_checksums
 from skerry_core.ranks import RankChannel, Ranks
 from skerry_core.runner import BlockMover, Progress, RunnerSetup
-from skerry_core.runners.checks import check_batch, check_block, check_block_data, check_finite
+from skerry_core.runners.checks import check_admitted, check_batch, check_blocks, check_finite
 from skerry_core.runners.numba_cpu import NumbaRunner
 from skerry_core.runners.other_ranks import RankAnswers
 from skerry_core.runners.pipeline.opening import (
@@ -127,8 +127,7 @@ class PipelineRunner(BlockMover):
 
     def export_blocks(self, blocks: Sequence[int]) -> tuple[NDArray[np.generic], Checksums | None]:
         """Gather blocks from all ranks; see `BlockMover`."""
-        for block in blocks:
-            check_block(block, self.num_blocks)
+        check_blocks(blocks, self.num_blocks)
         self._below.send(*encode(MessageKind.EXPORT, [np.asarray(blocks, np.int32)]))
         own = self._section.export(blocks)
         answer = self._answers.of(self._below, MessageKind.EXPORT)
@@ -142,9 +141,7 @@ class PipelineRunner(BlockMover):
         checksums: Checksums | None = None,
     ) -> None:
         """Hand every rank its layers of blocks; see `BlockMover`."""
-        for block, each in zip(blocks, data, strict=True):
-            check_block(block, self.num_blocks)
-            check_block_data(each, self.kv_format)
+        check_admitted(blocks, data, self.num_blocks, self.kv_format)
         check_finite(data)
         if checksums is not None:
             check_pages(checksums, page_checksums(data))

@@ -25,7 +25,7 @@ from skerry_core.device_pages import DevicePage, DevicePages
 from skerry_core.kernels.torch.quantized import FP8_CAPABILITY, NARROW_DTYPES, Narrow, NarrowWeights
 from skerry_core.kernels.torch.torch_staging import HostFetch, Streamer, send
 from skerry_core.page_checksums import Checksums, check_pages, page_checksums
-from skerry_core.runners.checks import check_block, check_block_data
+from skerry_core.runners.checks import check_admitted, check_blocks
 
 
 class PagedKV:
@@ -77,9 +77,7 @@ class PagedKV:
     ) -> None:
         """Overwrite blocks from [n, *kv_format.shape], once all bytes have arrived and, with
         checksums, have been looked at there. Raises ValueError, or KVChecksumError."""
-        for block, each in zip(blocks, data, strict=True):
-            check_block(block, self.num_blocks)
-            check_block_data(each, self._format)
+        check_admitted(blocks, data, self.num_blocks, self._format)
         with self._beside_steps():
             arrived = self._streamer.put(np.ascontiguousarray(data).reshape(-1).view(np.uint8))
             arrived = arrived.view(self._dtype).view(data.shape)
@@ -110,8 +108,7 @@ class PagedKV:
         Raises ValueError, or KVChecksumError."""
         from skerry_core.kernels.triton import blocks as triton_blocks
 
-        for block in blocks:
-            check_block(block, self.num_blocks)
+        check_blocks(blocks, self.num_blocks)
         with self._beside_steps():
             (where,) = send([_addresses(blocks, pages)], self.kv.device)
             shape = (len(blocks), *self._format.shape)
@@ -126,8 +123,7 @@ class PagedKV:
 
     def _exporting(self, blocks: Sequence[int]) -> AbstractContextManager[object]:
         """Work beside the steps, after what was admitted. Raises ValueError."""
-        for block in blocks:
-            check_block(block, self.num_blocks)
+        check_blocks(blocks, self.num_blocks)
         if self._copies is not None and self._admitted is not None:
             self._copies.wait_event(self._admitted)
         return self._beside_steps()

@@ -20,7 +20,7 @@ from skerry_core.batch import Float32, ForwardBatch, StepResult
 from skerry_core.kv.canonical import kv_dtype
 from skerry_core.page_checksums import Checksums, KVChecksumError, check_pages, page_checksums
 from skerry_core.runner import BlockMover, Progress, RunnerSetup, RunnerSizes
-from skerry_core.runners.checks import check_batch, check_block, check_block_data
+from skerry_core.runners.checks import check_admitted, check_batch, check_blocks
 from skerry_core.runners.other_ranks import OtherRanks, RankAnswers
 from skerry_core.runners.rank_messages import (
     MessageKind,
@@ -125,8 +125,7 @@ class TorchGroup(BlockMover):
 
     def export_blocks(self, blocks: Sequence[int]) -> tuple[NDArray[np.generic], Checksums | None]:
         """Gather blocks from all ranks; see `BlockMover`."""
-        for block in blocks:
-            check_block(block, self.num_blocks)
+        check_blocks(blocks, self.num_blocks)
         data = np.empty((len(blocks), *self.kv_format.shape), kv_dtype(self.kv_format.dtype))
         at_once, has_checksums = max(1, _MOVED_BYTES // self.kv_format.block_bytes), False
         for start in range(0, len(blocks), at_once):
@@ -157,9 +156,7 @@ class TorchGroup(BlockMover):
     ) -> None:
         """Hand every rank its part of blocks; see `BlockMover`. Where KVChecksumError is of one
         rank's device, others have overwritten theirs: the blocks hold nothing that can be used."""
-        for block, each in zip(blocks, data, strict=True):
-            check_block(block, self.num_blocks)
-            check_block_data(each, self.kv_format)
+        check_admitted(blocks, data, self.num_blocks, self.kv_format)
         if checksums is not None:
             check_pages(checksums, page_checksums(data))
         at_once = max(1, _MOVED_BYTES // self.kv_format.block_bytes)
