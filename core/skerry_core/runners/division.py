@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from skerry_core.config import ModelConfig
 from skerry_core.ranks import UNDIVIDED, Parallel
 
 SHARE = 0.95  # of free memory: the rest is for what steps need meanwhile
@@ -32,6 +33,12 @@ class DivisionNeed:
     kv: int  # bytes, of all blocks
     num_layers: int
     num_kv_heads: int
+
+    @classmethod
+    def of(cls, model: ModelConfig, *, weights: int, kv: int) -> DivisionNeed:
+        """Return that of a model whose weights and KV take so many bytes."""
+        layers, heads = model.num_layers, model.num_kv_heads
+        return cls(weights=weights, kv=kv, num_layers=layers, num_kv_heads=heads)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

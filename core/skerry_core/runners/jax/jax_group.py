@@ -90,12 +90,8 @@ class JaxGroup(JaxRunner):
             weights = sum(prod(tensor.shape) for tensor in file.tensors.values())
         form = kv_format_of(config, "float32" if devices[0].platform == "cpu" else "bfloat16")
         blocks = setup.sizes.num_blocks or blocks_for(min(config.max_context, setup.max_context))
-        need = DivisionNeed(
-            weights=weights * kv_dtype(form.dtype).itemsize,
-            kv=blocks * form.block_bytes,
-            num_layers=config.num_layers,
-            num_kv_heads=config.num_kv_heads,
-        )
+        weights *= kv_dtype(form.dtype).itemsize
+        need = DivisionNeed.of(config, weights=weights, kv=blocks * form.block_bytes)
         memory = tuple(each.free for each in memory_of(devices))
         return need, RankDevices(memory=memory, link=FAST_LINK)
 

@@ -73,12 +73,9 @@ def survey(setup: RunnerSetup) -> tuple[DivisionNeed, RankDevices] | None:
         return None
     with WeightFile.open(setup.weights) as file:
         config = file.config
-    need = DivisionNeed(
-        weights=packed_bytes(setup.weights, floats=setup.floats),
-        kv=setup.sizes.on_host().num_blocks * kv_format_of(config).block_bytes,
-        num_layers=config.num_layers,
-        num_kv_heads=config.num_kv_heads,
-    )
+    weights = packed_bytes(setup.weights, floats=setup.floats)
+    kv = setup.sizes.on_host().num_blocks * kv_format_of(config).block_bytes
+    need = DivisionNeed.of(config, weights=weights, kv=kv)
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     room = max(1, limit - OVERHEAD)
     ranks = min(config.num_layers, max(1, machine // limit))

@@ -103,12 +103,8 @@ def survey(
         config = file.config
         weights = kept_bytes(config, file.tensors, options)
     blocks = setup.sizes.num_blocks or blocks_for(min(config.max_context, setup.max_context))
-    need = DivisionNeed(
-        weights=round(weights),
-        kv=blocks * kv_format_of(config, options.dtype).block_bytes,
-        num_layers=config.num_layers,
-        num_kv_heads=config.num_kv_heads,
-    )
+    kv = blocks * kv_format_of(config, options.dtype).block_bytes
+    need = DivisionNeed.of(config, weights=round(weights), kv=kv)
     memory = tuple(gpus.mem_get_info(index)[0] for index in range(count))
     are_peers = all(gpus.can_device_access_peer(0, index) for index in range(1, count))
     return need, RankDevices(memory=memory, link=FAST_LINK if are_peers else 0.0)
