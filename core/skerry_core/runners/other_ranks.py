@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,7 +52,7 @@ class OtherRanks:
 
     @classmethod
     @contextlib.contextmanager
-    def started(cls, setup: RunnerSetup) -> Iterator[OtherRanks]:
+    def started(cls, setup: RunnerSetup) -> Generator[OtherRanks]:
         """Start them, for a block that opens a model over them; they end where it fails. Raises
         ConfigError, and RankLost."""
         if setup.ranks is None:
