@@ -28,7 +28,6 @@ class Breaking:
     def __init__(self, built: Built, at: Callable[[float, Callable[[float], None]], None]) -> None:
         """`at` has something called at a time of the virtual clock."""
         self._built, self._at = built, at
-        self._apart: set[frozenset[int]] = set()
         self._places = {name: number for number, name in enumerate(built.scenario.names)}
         for failure in built.scenario.failures:
             at(failure.at, lambda now, each=failure: self._begin(each, now))  # type: ignore[misc]
@@ -51,18 +50,18 @@ class Breaking:
         elif failure.partition is not None:
             a, b = (self._places[name] for name in failure.partition)
             self._part(a, b, now)
-            self._at(over, lambda _: self._reunite(a, b))
+            self._at(over, lambda _: self._built.reunite(a, b))
 
     # ── nodes ───────────────────────────────────────────────────────────────────────────────────
 
     def _restore(self, slot: int) -> None:
         self._built.repair(slot)
-        self._built.mark_regions(frozenset(self._apart))
+        self._built.mark_regions()
 
     def _lose(self, slot: int, now: float) -> None:
         """Have edges go on elsewhere with all that a node had."""
         self._built.mark(slot, False)
-        self._built.mark_regions(frozenset(self._apart))
+        self._built.mark_regions()
         requests = self._built.world.requests
         phase = requests.phase
         at_prefill = (phase == state.QUEUED) & (requests.prefill == slot)
@@ -185,7 +184,7 @@ class Breaking:
         for slot in were_up:
             self._built.mark(slot, False)
             self._built.forget_blocks(slot)
-        self._at(now + NOTICE_SECONDS, lambda _: self._built.mark_regions(frozenset(self._apart)))
+        self._at(now + NOTICE_SECONDS, lambda _: self._built.mark_regions())
         rtts = self._built.ways.rtts[region].copy()
         rtts[region] = np.inf
         down = [r for r, home in enumerate(world.regions.home[:-1]) if home != r]
@@ -201,15 +200,10 @@ class Breaking:
 
     def _part(self, a: int, b: int, now: float) -> None:
         """Cut the way between two regions."""
-        self._apart.add(frozenset((a, b)))
-        self._built.mark_regions(frozenset(self._apart))
+        self._built.part(a, b)
         world = self._built.world
         requests, nodes = world.requests, world.nodes
         running = (requests.phase >= state.QUEUED) & (requests.phase < state.DONE)
         served = nodes.region[requests.prefill]
         across = ((requests.region == a) & (served == b)) | ((requests.region == b) & (served == a))
         self._go_on(np.flatnonzero(running & across), now + NOTICE_SECONDS)
-
-    def _reunite(self, a: int, b: int) -> None:
-        self._apart.discard(frozenset((a, b)))
-        self._built.mark_regions(frozenset(self._apart))

@@ -30,6 +30,7 @@ class Built(Layout):
         super().__init__(scenario, workload, ways)
         self._wanted: set[int] = set()  # nodes that are to compute,
         self._broken: set[int] = set()  # and those that cannot
+        self._apart: set[frozenset[int]] = set()  # pairs of regions with no way between them
         self.world = state.World(
             requests=workload.requests(self.base_way(workload)),
             names=_marked(workload.names),
@@ -84,9 +85,19 @@ class Built(Layout):
         self.world.rows.marks[region, slot] = self._marks(slot, region, is_open)
         touch_slot(self.world, region, slot)
 
-    def mark_regions(self, apart: frozenset[frozenset[int]] = frozenset()) -> None:
+    def part(self, one: int, other: int) -> None:
+        """Cut the way between two regions: edges of neither believe that the other is open."""
+        self._apart.add(frozenset((one, other)))
+        self.mark_regions()
+
+    def reunite(self, one: int, other: int) -> None:
+        """Restore the way between two regions."""
+        self._apart.discard(frozenset((one, other)))
+        self.mark_regions()
+
+    def mark_regions(self) -> None:
         """Have edges believe of other regions what there is to believe: those with a node that
-        decodes take streams, unless they are `apart`."""
+        decodes take streams, where there is a way to them."""
         rows, nodes = self.world.rows, self.world.nodes
         for region in range(len(self.scenario.regions)):
             for other in range(len(self.scenario.regions)):
@@ -96,7 +107,7 @@ class Built(Layout):
                 decodes = nodes.role[slots] != arrays.PREFILL
                 is_open = bool((live & decodes & (flags & arrays.CLOSED == 0)).any())
                 slot = self.num_nodes + other
-                is_open &= frozenset((region, other)) not in apart
+                is_open &= frozenset((region, other)) not in self._apart
                 rows.marks[region, slot] = (
                     0 if other == region else 1, arrays.DECODE, other, 0, 0, 0,
                     arrays.IS_REGION | (0 if is_open else arrays.CLOSED),

@@ -183,6 +183,19 @@ def test_nothing_crosses_a_partition() -> None:
     assert (apart.requests.phase == state.DONE).all()
 
 
+def test_a_partition_holds_while_regions_scale() -> None:
+    scaled = pool(region="a", replicas=1, max_replicas=4, min_replicas=1, start_seconds=5.0)
+    hot = SimulatedTraffic(regions={"a": 1.0}, rate=6.0, seconds=100.0, prompt_tokens=2500)
+    world = run(
+        three_regions(
+            pools=[scaled, pool(region="b", replicas=4), pool(region="c", replicas=4)],
+            traffic=[hot], failures=[Failure(at=0.0, seconds=1000.0, partition=("a", "b"))],
+        )
+    ).built.world  # fmt: skip
+    assert world.nodes.up[1:4].any()
+    assert not (world.nodes.region[world.requests.decode] == 1).any()
+
+
 def test_the_autoscaler_adds_nodes_after_their_start_and_takes_them_away() -> None:
     scaled = pool(replicas=1, max_replicas=4, min_replicas=1, start_seconds=30.0, idle_seconds=60.0)
     busy = SimulatedTraffic(regions={"a": 1.0}, rate=6.0, seconds=200.0, prompt_tokens=2500)
