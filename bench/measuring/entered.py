@@ -29,6 +29,7 @@ from skerry_edge.ledger.responses_store import ResponseStore
 from skerry_edge.ledger.stores import Stores
 from skerry_edge.limits import Limits
 from skerry_edge.money.sqlite_spending import SqliteSpending
+from skerry_edge.telemetry.trace_store import EndedTrace
 from skerry_edge.text.model import TextModel
 from skerry_regions.drivers.sqlite_queue import SqliteQueue
 from skerry_regions.models.catalog import Catalog, ModelSpec
@@ -167,7 +168,8 @@ def _platform(
         progress=lambda what, share: None,
     )
     is_ready = threading.Event()
-    address: list[Any] = []  # port, then what stops it, then the traces
+    address: list[Any] = []  # port, then what stops it
+    ended: list[EndedTrace] = []
 
     async def run() -> None:
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
@@ -192,10 +194,12 @@ def _platform(
 
         listener = listen("127.0.0.1", 0, limits := Limits())
 
+        edge.traces.watch(ended.append)
+
         def ready() -> None:
             entered.leave_out(asyncio.all_tasks())
             port = listener.getsockname()[1]
-            address[:] = [port, lambda: loop.call_soon_threadsafe(stop.set), edge.traces]
+            address[:] = [port, lambda: loop.call_soon_threadsafe(stop.set)]
             is_ready.set()
 
         await serve(create_app(edge), listener=listener, limits=limits, ready=ready, stop=stop)
@@ -211,11 +215,11 @@ def _platform(
     is_ready.wait()
     if not address:
         raise RuntimeError("the platform did not start")
-    port, stop_serving, traces = address
+    port, stop_serving = address
     stop: Callable[[], None] = stop_serving
     try:
         with AI(base_url=f"http://127.0.0.1:{port}", account_id=ACCOUNT, api_token=token) as ai:
-            yield ai, lambda: len(traces)
+            yield ai, lambda: len(ended)
     finally:
         stop()
         thread.join()

@@ -64,7 +64,8 @@ class OutputBuilder:
         if row.makes_token:
             k = sequence.sampling.logprobs
             for sample in samples[row.num_targets : row.num_targets + 1 + row.num_accepted]:
-                withheld |= self._masks.withholds(sequence, self._runner.last_logits, sample)
+                if sequence.matcher is not None:
+                    withheld |= self._masks.withholds(sequence, self._runner.last_logits, sample)
                 chosen = self._chosen(sequence, token_ids[sample])
                 token_id, reason, failure = self._append(sequence, chosen)
                 if token_id >= 0:

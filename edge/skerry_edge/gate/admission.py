@@ -60,9 +60,11 @@ class Place:
         if self._has_left:
             return
         self._has_left = True
-        price = self.demand.price
-        cost = dollars(price, prompt_tokens, output_tokens, cached_tokens, written)
-        self._admission.release(self, prompt_tokens + output_tokens, cost)
+        self._admission.release(self, prompt_tokens + output_tokens)
+        if self.hold is not None:
+            price = self.demand.price
+            cost = dollars(price, prompt_tokens, output_tokens, cached_tokens, written)
+            self._admission.settle(self.hold, cost)
 
     def end(self, error: SkerryError) -> None:
         """Have the request ended; its place is free when it has left."""
@@ -208,9 +210,8 @@ class Admission:
                 tell(headers)
         return [use for _, use in kept]
 
-    def release(self, place: Place, tokens: int, cost: float) -> None:
-        """Free a place after so much use, which replaces the money that was set aside (US$).
-        Called by the place."""
+    def release(self, place: Place, tokens: int) -> None:
+        """Free a place, after so much use. Called by the place."""
         now = self._clock()
         for use in place.uses:
             use.leave(place.demand.tokens - tokens, place.demand.choices, now)
@@ -220,8 +221,10 @@ class Admission:
         places.discard(place)
         if not places:
             del self._places[place.demand.caller.tenant]
-        if place.hold is not None:
-            self._money().settle(place.hold, cost)
+
+    def settle(self, hold: Hold, cost: float) -> None:
+        """Replace a reservation by what the request cost, in US$. Called by the place."""
+        self._money().settle(hold, cost)
 
     def end(self, is_over: Callable[[RequestDemand], bool], error: SkerryError) -> int:
         """End the running requests that something is over for; returns how many."""

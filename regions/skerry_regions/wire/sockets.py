@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Generic, TypeVar, cast
+from typing import Generic, Protocol, TypeVar, cast
 
-from skerry_regions.wire.connection import Connection
 
-ConnectionT = TypeVar("ConnectionT", bound=Connection[Any, Any])
+class Outbox(Protocol):
+    """What a `Connection` is to its socket; processes without one need not import it."""
+
+    def data_to_send(self) -> bytes: ...
+
+
+ConnectionT = TypeVar("ConnectionT", bound=Outbox)
 
 
 class SocketEnd(asyncio.Protocol):
