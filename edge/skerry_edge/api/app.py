@@ -72,13 +72,27 @@ def create_app(edge: Edge) -> Starlette:
             await stack.enter_async_context(dispatching(rim.serve, edge, errors_of))
             yield
 
-    beside = list[Middleware]()  # outermost: no origin but its own calls the console
+    beside = list[Middleware]()
     if edge.console != "off":
-        beside = [Middleware(Console, edge, rim.serve, openapi_document)]
+        beside = [Middleware(_Beside, Console(edge, rim.serve, openapi_document))]
     return Starlette(
         middleware=[*beside, *cors.middleware(edge.cors_origins), Middleware(_Served, rim=rim)],
         lifespan=lifespan,
     )
+
+
+class _Beside:
+    """The outermost middleware: what is the console's goes there, and no origin but its own."""
+
+    def __init__(self, app: ASGIApp, console: Console) -> None:
+        self._app = app
+        self._console = console
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        is_consoles = path == "/" or path.startswith(("/console", "/docs"))
+        serve = self._console if is_consoles else self._app
+        await serve(scope, receive, send)
 
 
 class _Served:

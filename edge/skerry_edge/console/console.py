@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from skerry.errors import InvalidInput, PermissionDenied, RequestError
 from skerry_edge.console.codes import LoginCodes
@@ -47,20 +47,18 @@ class Serve(Protocol):
 
 
 class Console(ConsoleSite):
-    """The console of one edge, before the `app` that browsers and others call. `serve` answers
-    what is the API's, and `describe` describes it."""
+    """The console of one edge. `serve` answers what is the API's, and `describe` describes it."""
 
     site = "edge"
 
     def __init__(
         self,
-        app: ASGIApp,
         edge: Edge,
         serve: Serve,
         describe: Callable[[], Mapping[str, Any]],
     ) -> None:
         super().__init__(
-            app,
+            serve,
             describe,
             tokens=edge.tokens,
             logins=edge.logins,
