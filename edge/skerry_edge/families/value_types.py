@@ -67,7 +67,10 @@ def _refused(constant: str) -> None:
 
 
 def referred(ref: str, root: Schema) -> Any:
-    """Return what a reference (RFC 6901) names in its document; None for nothing."""
+    """Return what a reference (RFC 6901) names in its document; None for nothing, and for anchors
+    and other documents."""
+    if ref != "#" and not ref.startswith("#/"):
+        return None
     found: Any = root
     for part in ref.split("/")[1:]:
         if not isinstance(found, Mapping):

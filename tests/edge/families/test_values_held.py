@@ -8,6 +8,7 @@ import pytest
 from tests.edge.families.test_call_grammars import FAMILIES, accepts, bound, grammar, planned
 
 from skerry.errors import InvalidInput
+from skerry_edge.families.value_types import types_of
 from skerry_edge.families.writer import written_calls
 
 BOUNDED: dict[str, Any] = {
@@ -80,3 +81,19 @@ def test_what_a_notation_cannot_hold_is_named_or_refused() -> None:
         "tools[0].parameters.properties.when.format",
         "tools[0].parameters.properties.deep.properties.p.pattern",
     )
+
+
+@pytest.mark.parametrize(
+    ("reference", "types"),
+    [
+        ("#/$defs/a", {"string"}),
+        ("#/$defs/a~1b", {"integer"}),
+        ("#/$defs/c", None),
+        ("#a", None),  # an anchor
+        ("other.json#/$defs/a", None),
+    ],
+)
+def test_a_reference_names_a_schema_of_its_document(reference: str, types: set[str] | None) -> None:
+    named = {"a": {"type": "string"}, "a/b": {"type": "integer"}}
+    root = {"type": "object", "$defs": named, "a": named["a"]}
+    assert types_of({"$ref": reference}, root) == types
