@@ -23,6 +23,7 @@ from skerry_edge.money.ceilings import CapRecord, Giving, Lease
 from skerry_edge.money.spending import Kind
 from skerry_regions.drivers.jetstream.record_worker import RecordWorker
 from skerry_regions.drivers.jetstream.stream import KeyedStream, RevisionConflict, Stored, Write
+from skerry_regions.process.pauses import until_set
 
 RECALL_SECONDS = 0.25  # that a request waits for others to give back
 READ_SECONDS = 2.0  # that a request waits for the store
@@ -230,9 +231,7 @@ class Purse(RecordWorker):
         give_up = self._clock() + RECALL_SECONDS
         while need and self._write is None and (left := give_up - self._clock()) > 0:
             self._changed.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left):
-                    await self._changed.wait()
+            await until_set(self._changed, left)
             await self._change(need)
             need = self._grant()
 

@@ -24,6 +24,7 @@ from skerry_edge.api.batch.execution import Answered
 from skerry_edge.api.batch.wire import encode_reply
 from skerry_edge.ledger.batches import Batches
 from skerry_regions.process.cancellation import cancel_tasks
+from skerry_regions.process.pauses import until_set
 from skerry_regions.queue import LEASE_SECONDS, RENEW_SECONDS, BatchRecord, Claim, Settled
 
 TEND_SECONDS = 10.0
@@ -148,11 +149,7 @@ class Dispatcher:
 
     async def _rest(self) -> None:
         """Wait until something happens, or the next beat."""
-        try:
-            async with asyncio.timeout(max(0.0, self._beat_at - self._clock())):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
+        await until_set(self._wake, max(0.0, self._beat_at - self._clock()))
 
     def _lead(self) -> bool:
         return self._queue.has_work() and self._queue.lead(self._owner, LEASE_SECONDS)
