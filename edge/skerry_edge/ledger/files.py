@@ -5,6 +5,7 @@ Contents lie in pieces, so that neither storing nor sending a file holds the who
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -126,6 +127,15 @@ class KeptFiles(ABC):
     @abstractmethod
     def store(self, tenant: str, file: StoredFile, chunks: Iterable[bytes]) -> StoredFile:
         """Keep a file as `put` does, of which all is known but its content."""
+
+
+def stored_pieces(files: Files, tenant: str, file: StoredFile) -> Iterator[bytes]:
+    """Yield what a file holds, piece by piece. Blocks."""
+    for position in itertools.count():
+        piece = files.piece(tenant, file, position)
+        if piece is None:
+            return
+        yield piece
 
 
 def pieces_of(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from starlette.responses import Response
 
 from skerry.errors import InvalidInput, NotFound
-from skerry_edge.api.batch.files import list_query, pieces, tenant_batches
+from skerry_edge.api.batch.files import list_query, tenant_batches
 from skerry_edge.api.batch.input_file import InputFile
 from skerry_edge.api.batch.output_files import file_id
 from skerry_edge.api.batch.target import lasting_token, target_of, zone_of
@@ -29,6 +29,7 @@ from skerry_edge.api.handler import key_of
 from skerry_edge.api.other_zones import may_be_shown, of_any_zone
 from skerry_edge.envelopes import JSONBytes, encode
 from skerry_edge.ledger.batches import OPENAI, Batches, batches_of
+from skerry_edge.ledger.files import stored_pieces
 from skerry_regions.queue import BatchRecord, NewBatch
 from skerry_regions.zones import elsewhere, id_in
 
@@ -65,7 +66,7 @@ async def create(request: EdgeRequest) -> Response:
             param="input_file_id",
         )
     content = InputFile(asked.endpoint, edge.spec, batches.limits)
-    await asyncio.to_thread(content.read, pieces(batches, tenant, file))
+    await asyncio.to_thread(content.read, stored_pieces(batches.files, tenant, file))
     zone = file.residency or request.residency
     meta = Meta(
         endpoint=asked.endpoint,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from skerry_edge.api.edge_request import EdgeRequest
 from skerry_edge.api.other_zones import may_be_shown, of_any_zone
 from skerry_edge.envelopes import JSONBytes, encode
 from skerry_edge.ledger.batches import Batches, batches_of
-from skerry_edge.ledger.files import PIECE_BYTES, StoredFile
+from skerry_edge.ledger.files import PIECE_BYTES, StoredFile, stored_pieces
 from skerry_edge.whole_numbers import whole_number
 from skerry_regions.zones import elsewhere, id_in
 
@@ -101,7 +100,7 @@ async def content(request: EdgeRequest) -> Response:
     batches, tenant = tenant_batches(request)
     file = await _file(batches, tenant, request)
     return StreamingResponse(
-        pieces(batches, tenant, file),
+        stored_pieces(batches.files, tenant, file),
         media_type="application/octet-stream",
         headers={"content-length": str(file.size)},
     )
@@ -147,15 +146,6 @@ def _chunks(file: BinaryIO) -> Iterator[bytes]:
     file.seek(0)
     while chunk := file.read(PIECE_BYTES):
         yield chunk
-
-
-def pieces(batches: Batches, tenant: str, file: StoredFile) -> Iterator[bytes]:
-    """Yield what a file holds, piece by piece. Blocks."""
-    for position in itertools.count():
-        piece = batches.files.piece(tenant, file, position)
-        if piece is None:
-            return
-        yield piece
 
 
 def _shown(file: StoredFile) -> FileObject:
