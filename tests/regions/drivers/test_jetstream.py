@@ -215,6 +215,16 @@ def test_who_follows_gets_what_is_there_and_what_comes(server: NatsCluster) -> N
     asyncio.run(use())
 
 
+def test_who_has_caught_up_with_an_empty_stream_knows_which_it_is(server: NatsCluster) -> None:
+    async def use() -> None:
+        async with opened(server, zone="empty") as stream:
+            follower = StreamFollower(stream, lambda stored: None)  # that has not looked itself
+            await follower.caught_up()
+            assert follower.created == (await stream.state()).created != ""
+
+    asyncio.run(use())
+
+
 def test_who_follows_is_told_of_a_store_that_forgot(tmp_path: Path) -> None:
     cluster = NatsCluster(tmp_path, size=1)
 

@@ -63,8 +63,10 @@ class StreamFollower:
 
     async def caught_up(self) -> None:
         """Wait until all has come that is stored now. Raises `Unavailable`."""
-        last = (await self._stream.state()).last_sequence
-        while self.seen < last:
+        state = await self._stream.state()
+        if not self.created:  # all of an empty stream has come before `_follow` has looked
+            self.created = state.created
+        while self.seen < state.last_sequence:
             self._moved.clear()
             await self._moved.wait()
 
