@@ -72,7 +72,7 @@ from skerry_regions.control.reconcile.reconciler import Reconciler
 from skerry_regions.known_hosts import host_of
 from skerry_regions.models.catalog import CatalogError
 from skerry_regions.models.sources import Progress
-from skerry_regions.process.cancellation import cancel_tasks
+from skerry_regions.process.cancellation import cancel_tasks, end_task
 from skerry_regions.process.launch_folder import LaunchFolder
 from skerry_regions.process.local_launcher import Deposed
 from skerry_regions.process.loop_watch import LoopWatch
@@ -240,6 +240,4 @@ async def _lead(
         if options.owns and stop.is_set() and not starter.is_abandoned:
             await reconciler.drain_all()
         if hosting is not None:
-            hosting.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await hosting
+            await end_task(hosting)

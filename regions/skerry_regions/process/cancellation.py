@@ -15,3 +15,10 @@ async def cancel_tasks(*tasks: asyncio.Task[Any] | None) -> None:
     for task in begun:
         task.cancel()
     await asyncio.gather(*begun, return_exceptions=True)
+
+
+async def end_task(task: asyncio.Task[Any]) -> None:
+    """Cancel a task, and wait until it has ended. Raises what it raised by itself."""
+    await cancel_tasks(task)
+    if not task.cancelled():
+        task.result()

@@ -29,6 +29,7 @@ from skerry_dns.zone.zone_source import ZoneAway, ZoneSource
 from skerry_edge.telemetry.metrics_page import MetricsPage
 from skerry_regions.address import Address, AddressError
 from skerry_regions.geo.from_topology import places_of
+from skerry_regions.process.cancellation import end_task
 from skerry_regions.process.startup import Interrupted, on_sighup, stop_on_signals, unless
 from skerry_regions.topology.spec import Topology
 from skerry_regions.topology.zone_spec import DnsSpec
@@ -173,10 +174,4 @@ def _keep_running(
     raised."""
     task = asyncio.create_task(work)
     task.add_done_callback(lambda _: stop.set())
-
-    async def end() -> None:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-    stack.push_async_callback(end)
+    stack.push_async_callback(end_task, task)
