@@ -96,6 +96,25 @@ def test_a_plugin_that_was_installed_by_half_says_what_to_do(tmp_path: Path) -> 
     assert (done.returncode, told in done.stdout) == (1, True), done
 
 
+@pytest.mark.parametrize("part", ["script", "plugin"])
+def test_what_cannot_run_stays_until_its_words_are_read(tmp_path: Path, part: str) -> None:
+    """Terraform may lose those of a process that has ended."""
+    if part == "script":
+        [script] = (install(tmp_path, PLUGIN) / PLATFORMS[0]).iterdir()
+        (tmp_path / ".terraform.d" / "skerry" / COMMAND).unlink()
+        command, environ, told = [str(script)], {"HOME": str(tmp_path)}, "skerry terraform install"
+    else:
+        (tmp_path / "grpc.py").write_text("raise ModuleNotFoundError('none', name='grpc')\n")
+        path = os.pathsep.join([str(tmp_path), *sys.path])
+        command, environ = [sys.executable, "-m", "skerry_terraform"], {"PYTHONPATH": path}
+        told = "pip install"
+    with subprocess.Popen(command, env=os.environ | environ, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert told in process.stdout.readline().decode()
+        assert process.poll() is None
+        process.kill()
+
+
 def test_missing_terraform_is_no_reason_to_skip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERRAFORM", "no-such-terraform")
     with pytest.raises(pytest.fail.Exception, match=r"Put it into PATH"):

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import sys
+import time
+
+READ_SECONDS = 2.0  # until our words are read: Terraform may lose those of a process that has ended
 
 
 def main() -> int:
+    if status := _run():
+        sys.stdout.flush()
+        time.sleep(READ_SECONDS)
+    return status
+
+
+def _run() -> int:
     try:
         from skerry_terraform.kit.server import serve
         from skerry_terraform.provider.provider import SKERRY

@@ -3,6 +3,9 @@
 What Terraform installs is a shell script of constant bytes, the same for every platform, so one
 lock file holds for a whole team. It runs what a link beside the mirror points to: the plugin that
 pip installed. The bytes of a version must never change.
+
+Where there is none, the script goes on until its words are read, for Terraform may lose those of a
+process that has ended.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ PLATFORMS = ("darwin_amd64", "darwin_arm64", "linux_amd64", "linux_arm64")
 SHIM = """\
 #!/bin/sh
 p="${SKERRY_PROVIDER:-$HOME/.terraform.d/skerry/terraform-provider-skerry}"
-[ -x "$p" ] || { echo "the skerry provider is not installed here; run: pip install 'skerry[terraform]' && skerry terraform install"; exit 1; }
+[ -x "$p" ] || { echo "the skerry provider is not installed here; run: pip install 'skerry[terraform]' && skerry terraform install"; exec sleep 2; }
 exec "$p" "$@"
 """  # noqa: E501 (one message)
 
