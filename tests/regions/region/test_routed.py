@@ -158,6 +158,7 @@ async def test_every_node_is_tried_before_a_region_is_full(tmp_path: Path) -> No
     config = EngineConfig(max_running=1, max_waiting=1)
     names = [f"n{number}" for number in range(6)]  # more than one ranking tells
     async with platform(tmp_path, *names, config=config, patience=CALM) as p:
+        p.describe(**{name: {"transfer_address": ""} for name in names})  # a split takes two places
         for node in p.nodes.values():
             node.gate.hold_after(0)
         held = [await p.region.generate(submit(request_id=f"{n}")) for n in range(12)]
