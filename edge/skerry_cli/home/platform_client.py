@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import httpx
 
 ANSWER_SECONDS = 30.0
-GLANCE_SECONDS = 2.0  # for `status` and `top`, which show the rest without it
+GLANCE_SECONDS = 5.0  # for `status` and `top`, which show the rest without it
 SUCCESSION_SECONDS = 15.0  # within which another control plane leads
 PAUSE_SECONDS = 0.5  # after a round through all of them
 CONVERGING = ("/apply", "/delete")  # done twice, they have done what they do once

@@ -42,6 +42,8 @@ def show(args: argparse.Namespace) -> int:
         import msgspec
 
         say(msgspec.json.encode(msgspec.structs.replace(status, notes=[])).decode())
+        for line in status.notes:
+            note(line)
         return 0 if is_running else 1
     if instance is not None and not status.url:
         note(f"Skerry is starting (process {instance.pid}).")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,6 +14,7 @@ from rich.console import Console
 from skerry_cli import main
 from skerry_cli.composition.topology_status import troubles
 from skerry_cli.home.control import EngineFigures, NodeStatus, Status
+from skerry_cli.home.control_home import claim_control
 from skerry_cli.home.platform_client import ControlView, PlatformClient, PlatformError
 from skerry_cli.home.state import Config, Home, write_config
 from skerry_cli.observe.overview import overview, with_launched
@@ -114,6 +116,19 @@ def test_the_homes_token_goes_to_the_homes_control_plane_only(tmp_path: Path) ->
         PlatformClient.from_environ(home, elsewhere)
     given = PlatformClient.from_environ(home, elsewhere | {"SKERRY_API_TOKEN": "theirs"})
     assert (given.url, given.token) == ("https://other", "theirs")
+
+
+def test_a_control_plane_that_does_not_answer_is_noted_beside_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SKERRY_HOME", str(tmp_path))
+    config = Config(account_id="a", api_token="ours", control_url="http://127.0.0.1:1")
+    write_config(Home(tmp_path), config)
+    with claim_control(Home(tmp_path)):
+        assert main(["status", "--json"]) == 1
+    printed = capsys.readouterr()
+    assert "control" not in json.loads(printed.out)
+    assert printed.err.startswith("the control plane: http://127.0.0.1:1 does not answer")
 
 
 def test_skerry_alone_is_help_and_errors_have_no_number_zero(

@@ -42,7 +42,9 @@ def resident(pid: int) -> int:
 
 def test_from_up_to_down(skerry: Skerry) -> None:
     printed = skerry.up()
-    status = json.loads(skerry("status", "--json").stdout)
+    asked = skerry("status", "--json")
+    assert asked.stderr == ""
+    status = json.loads(asked.stdout)
     assert status == skerry.status()
     url, [edge], [node] = status["url"], status["edges"], status["nodes"]
     pid = edge["pid"]
