@@ -25,6 +25,7 @@ from skerry_terraform.install import (
 from skerry_terraform.kit.server import COOKIE
 
 PLUGIN = Path(sys.executable)  # any program will do
+AS_PLUGIN = [sys.executable, "-m", "skerry_terraform"]  # as Terraform starts it
 
 
 def test_the_mirror_is_what_terraform_looks_for(tmp_path: Path) -> None:
@@ -90,8 +91,7 @@ def test_the_plugin_is_not_for_people(environ: dict[str, str], told: str) -> Non
 
 
 def test_a_plugin_that_was_installed_by_half_says_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "grpc.py").write_text("raise ModuleNotFoundError('none', name='grpc')\n")
-    done = plugin({}, tmp_path)
+    done = plugin(half_installed(tmp_path))
     told = "pip install '.[terraform]'"  # on stdout, where Terraform looks
     assert (done.returncode, told in done.stdout) == (1, True), done
 
@@ -102,13 +102,12 @@ def test_what_cannot_run_stays_until_its_words_are_read(tmp_path: Path, part: st
     if part == "script":
         [script] = (install(tmp_path, PLUGIN) / PLATFORMS[0]).iterdir()
         (tmp_path / ".terraform.d" / "skerry" / COMMAND).unlink()
-        command, environ, told = [str(script)], {"HOME": str(tmp_path)}, "skerry terraform install"
+        command, environ = [str(script)], os.environ | {"HOME": str(tmp_path)}
+        told = "skerry terraform install"
     else:
-        (tmp_path / "grpc.py").write_text("raise ModuleNotFoundError('none', name='grpc')\n")
-        path = os.pathsep.join([str(tmp_path), *sys.path])
-        command, environ = [sys.executable, "-m", "skerry_terraform"], {"PYTHONPATH": path}
+        command, environ = AS_PLUGIN, half_installed(tmp_path)
         told = "pip install"
-    with subprocess.Popen(command, env=os.environ | environ, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert told in process.stdout.readline().decode()
         assert process.poll() is None
@@ -121,11 +120,16 @@ def test_missing_terraform_is_no_reason_to_skip(monkeypatch: pytest.MonkeyPatch)
         terraform_binary()
 
 
-def plugin(environ: dict[str, str], *roots: Path) -> subprocess.CompletedProcess[str]:
-    """As Terraform would start it. `roots` go before where modules are found else."""
-    path = os.pathsep.join([*map(str, roots), *sys.path])
+def half_installed(folder: Path) -> dict[str, str]:
+    """Return the variables of a Python that finds no grpc; `folder` goes before all others."""
+    (folder / "grpc.py").write_text("raise ModuleNotFoundError('none', name='grpc')\n")
+    return os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+
+
+def plugin(environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run it with these variables too, as Terraform would."""
+    paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.run(
-        [sys.executable, "-m", "skerry_terraform"],
-        env=os.environ | {"PYTHONPATH": path} | environ,
+        AS_PLUGIN, env=os.environ | paths | environ,
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
