@@ -166,6 +166,7 @@ async def test_certificates_rotate_under_200_streams_without_an_error(tmp_path: 
         await asyncio.gather(*map(one, range(200)))
         assert not rotating.done()
         rotating.cancel()
-        assert platform.taps["kv"].num_connections >= 200  # more where a busy machine proves late
+        num_links = platform.taps["kv"].num_connections  # more where a busy machine proves late
+        assert 200 <= num_links <= 200 * (1 + outgoing.RECONNECTS)
         assert platform.nodes[1].num_computed < 200 * 64, "its KV came from the other node"
     assert num_rotated >= 3
