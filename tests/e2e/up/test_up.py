@@ -42,9 +42,9 @@ def resident(pid: int) -> int:
 
 def test_from_up_to_down(skerry: Skerry) -> None:
     printed = skerry.up()
-    asked = skerry("status", "--json")
-    assert asked.stderr == ""
-    status = json.loads(asked.stdout)
+    glance = skerry("status", "--json")
+    assert glance.stderr == ""
+    status = json.loads(glance.stdout)
     assert status == skerry.status()
     url, [edge], [node] = status["url"], status["edges"], status["nodes"]
     pid = edge["pid"]
