@@ -51,7 +51,6 @@ class NodeState(Struct, frozen=True, kw_only=True):
     handover_lag: float = 0.0  # seconds that hand-overs to it take beyond the transfer
     draining: bool = False  # finishes what it has, takes nothing new
     away: bool = False  # no connection to it: nothing can be sent there
-    suspect: bool = False  # missed heartbeats; taken only when nothing else is left
 
     @property
     def can_decode(self) -> bool:

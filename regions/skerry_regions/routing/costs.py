@@ -199,7 +199,7 @@ class Costs:
 
 def may_copy(source: NodeState, target: NodeState, demand: Demand) -> bool:
     """Return whether KV may go from `source` to `target`: zone kept, builds alike or waived."""
-    if source.model != target.model or source.suspect or source.id in demand.exclude:
+    if source.model != target.model or source.id in demand.exclude:
         return False
     if not target.takes_kv:
         return False

@@ -114,8 +114,8 @@ class Exhaustive:
             chosen[home] = by_id[home]
         edges = [node for node in nodes if node.is_region]
         self._rng.shuffle(edges)
-        edges.sort(key=lambda node: not node.suspect)  # one of each region: the last that is put
-        chosen |= {node.id: node for node in {node.region: node for node in edges}.values()}
+        one_each = {node.region: node for node in edges}
+        chosen |= {node.id: node for node in one_each.values()}
         for role in ("prefill", "decode", "hybrid"):
             of_role = [node for node in nodes if node.role == role and not node.is_region]
             for node in self._rng.sample(of_role, min(count, len(of_role))):
@@ -150,14 +150,14 @@ class Exhaustive:
 
 
 class _Best:
-    """The cheapest few pairs so far; suspects and foreign builds rank below all others."""
+    """The cheapest few pairs so far; foreign builds rank below all others."""
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._ranked: list[tuple[tuple[int, float, float], Pair]] = []
+        self._ranked: list[tuple[tuple[bool, float, float], Pair]] = []
 
     def offer(self, pair: Pair, tie_break: float) -> None:
-        key = (last_resort(pair), pair.seconds, tie_break)
+        key = (not pair.same_build, pair.seconds, tie_break)
         if len(self._ranked) == self._size and key > self._ranked[-1][0]:
             return
         self._ranked.append((key, pair))
@@ -166,7 +166,7 @@ class _Best:
 
     def beats(self, seconds: float) -> bool:
         """Return whether no pair that costs at least `seconds` can come in."""
-        return len(self._ranked) == self._size and (0, seconds) > self._ranked[-1][0][:2]
+        return len(self._ranked) == self._size and (False, seconds) > self._ranked[-1][0][:2]
 
     def pairs(self) -> list[Pair]:
         return [pair for _, pair in self._ranked]
@@ -182,14 +182,6 @@ def is_feasible(node: NodeState, demand: Demand) -> bool:
         and demand.residency in (None, node.residency)
         and demand.only_region in (None, node.region)
     )
-
-
-def last_resort(pair: Pair) -> int:
-    """Return 0: normal. 1: leaves the transcript's build. 2: needs a suspect node. Beats any
-    cost."""
-    if pair.prefill.node.suspect or pair.decode.node.suspect:
-        return 2
-    return 0 if pair.same_build else 1
 
 
 def longer(

@@ -21,11 +21,10 @@ def home_of(affinity: bytes, nodes: Sequence[NodeState], origin: str) -> str | N
     if not affinity:
         return None
     session = session_hash(affinity)
-    healthy = [node for node in nodes if not node.suspect]
     for candidates in (
-        [node for node in healthy if node.offers_prefill and node.region == origin],
-        [node for node in healthy if node.region == origin],
-        healthy,
+        [node for node in nodes if node.offers_prefill and node.region == origin],
+        [node for node in nodes if node.region == origin],
+        nodes,
     ):
         if candidates:
             return max(candidates, key=lambda node: _mixed(session ^ node_hash(node.id))).id

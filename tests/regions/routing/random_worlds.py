@@ -84,7 +84,6 @@ def node(rng: Random, name: str, **changes: Any) -> NodeState:
         "handover_lag": rng.choice([0.0, 0.01]),
         "draining": rng.random() < 0.1,
         "away": rng.random() < 0.1,
-        "suspect": rng.random() < 0.1,
         **changes,
     }
     return NodeState(id=name, **fields)

@@ -40,13 +40,6 @@ def test_residency_binds_prefill_and_fetch_too(setup: Setup) -> None:
     assert (only.path, only.fetch) == ("eu", None)
 
 
-def test_suspects_come_last_whatever_they_cost(setup: Setup) -> None:
-    nodes = view(node("fast", suspect=True), node("slow", speed=SPEED.scaled(5)))
-    paths = [placement.path for placement in setup.rank(nodes, demand())]
-    assert paths[0] == "slow"
-    assert paths[-1] != "slow"
-
-
 def test_a_transcript_stays_on_its_build_while_it_can(setup: Setup) -> None:
     nodes = view(node("b2", numeric_build="b2"), node("b1", speed=SPEED.scaled(5)))
     best, second = setup.rank(nodes, demand(numeric_builds=frozenset(["b1"])))
@@ -149,7 +142,6 @@ def test_rank_is_the_true_order_of_all_pairs(seed: int) -> None:
                 region=rng.choice(["here", "there"]),
                 numeric_build=rng.choice(["b1", "b1", "b2"]),
                 speed=SPEED.scaled(rng.uniform(0.3, 3)),
-                suspect=rng.random() < 0.2,
                 load=load,
                 cache_tokens=rng.choice([None, 500]),
             )

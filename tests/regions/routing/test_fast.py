@@ -1,7 +1,7 @@
 """The compiled ranking against plain Python, which says what it means; and candidates against all.
 
 Worlds are random: roles, regions, zones, builds, caches in two tiers, expectations, bookings of
-this edge and others, suspects, what is told of other regions, requests that go on elsewhere.
+this edge and others, what is told of other regions, requests that go on elsewhere.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def test_a_compiled_price_is_what_python_says_term_by_term(seed: int, count: int
 
 
 def test_released_bookings_are_counted_off() -> None:
-    world = make(1, 1, RouterConfig(), draining=False, away=False, suspect=False, role="hybrid")
+    world = make(1, 1, RouterConfig(), draining=False, away=False, role="hybrid")
     ask = demand(Random(2), world.chains, digests=(), prompt_tokens=50_000, residency=None)
     ask = replace(ask, exclude=frozenset(), only_region=None, numeric_builds=frozenset())
 

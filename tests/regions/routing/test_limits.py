@@ -89,7 +89,7 @@ def test_nodes_are_priced_beside_two_thousand_edges(world: tuple[Router, View]) 
     chosen = {router.rank(view, asked(), now=0.0)[0].decode for _ in range(40)}
     assert chosen <= {each.id for each in idle}
     assert len(chosen) > 10  # not all requests to one of its edges
-    view.put(*(node(each.id, "r13", suspect=True) for each in idle[1:]))
+    view.put(*(node(each.id, "r13", draining=True) for each in idle[1:]))
     for _ in range(20):
         assert router.rank(view, asked(), now=0.0)[0].decode == idle[0].id
     for each in idle:

@@ -32,13 +32,13 @@ def test_when_a_node_goes_only_its_own_sessions_move() -> None:
     assert "n0" not in after
 
 
-def test_a_session_lives_near_the_caller_on_a_node_that_computes_prompts_and_is_well() -> None:
+def test_a_session_lives_near_the_caller_on_a_node_that_computes_prompts() -> None:
     near, far = node("near", role="prefill"), node("far", role="prefill", region="there")
-    decode, ill = node("decode", role="decode"), node("ill", role="prefill", suspect=True)
-    assert set(homes([near, far, decode, ill])) == {"near"}
-    assert set(homes([far, decode, ill])) == {"decode"}
-    assert set(homes([far, ill])) == {"far"}
-    assert set(homes([ill])) == {None}
+    decode = node("decode", role="decode")
+    assert set(homes([near, far, decode])) == {"near"}
+    assert set(homes([far, decode])) == {"decode"}
+    assert set(homes([far])) == {"far"}
+    assert set(homes([])) == {None}
 
 
 def test_of_equal_nodes_it_is_the_sessions_own() -> None:
@@ -65,9 +65,8 @@ def test_it_is_left_for_a_node_that_is_better_by_more_than_it_is_worth() -> None
 def test_it_never_goes_before_health() -> None:
     home = home_of(SESSIONS[0], NODES, "here")
     asked = demand(affinity=SESSIONS[0])
-    for change in ({"suspect": True}, {"draining": True}):
-        nodes = [node(each.id, **change) if each.id == home else each for each in NODES]
-        assert make().best(view(*nodes), asked).decode != home
+    nodes = [node(each.id, draining=True) if each.id == home else each for each in NODES]
+    assert make().best(view(*nodes), asked).decode != home
     excluded = demand(affinity=SESSIONS[0], exclude=frozenset({home or ""}))
     assert make().best(view(*NODES), excluded).decode != home
 

@@ -38,7 +38,7 @@ def test_a_few_candidates_are_nearly_as_good_as_all(roles: tuple[str, ...], load
         state = node(
             rng, f"n{i}", region="fra", residency="eu", role=rng.choice(roles), speed=speed,
             numeric_build="b", kv_format="k", kv_bytes_per_token=163_840.0, draining=False,
-            away=False, suspect=False, takes_kv=True, cache_tokens=1_000_000, observed_at=100.0,
+            away=False, takes_kv=True, cache_tokens=1_000_000, observed_at=100.0,
             load=NodeLoad(
                 prefill_tokens=tokens, prefill_pairs=tokens * rng.uniform(0, 8000),
                 streams=streams, context_tokens=streams * rng.randrange(500, 12_000),
@@ -99,7 +99,7 @@ def test_the_holder_that_is_cheapest_is_found_among_hundreds_at_any_depth() -> N
         load = NodeLoad(prefill_tokens=40_000.0, prefill_pairs=1e8, streams=20, context_tokens=9)
         state = node(
             rng, f"n{i:04}", region="fra", residency="eu", role="hybrid", speed=SPEED,
-            numeric_build="b", kv_format="k", draining=False, away=False, suspect=False, load=load,
+            numeric_build="b", kv_format="k", draining=False, away=False, load=load,
             cache_tokens=None, observed_at=world.now, takes_kv=False,
         )  # fmt: skip
         world.put(state)
@@ -125,7 +125,7 @@ def test_holders_out_of_bounds_leave_room_for_those_that_may_take_it() -> None:
         state = node(
             world.rng, f"n{i:03}", region="fra", residency="eu" if i >= 59 else "us", role="hybrid",
             numeric_build="b", kv_format="k", kv_bytes_per_token=1e3, takes_kv=True, speed=SPEED,
-            draining=False, away=False, suspect=False, cache_tokens=None, observed_at=world.now,
+            draining=False, away=False, cache_tokens=None, observed_at=world.now,
             load=NodeLoad(prefill_tokens=0.0 if i < 59 else 4000.0), file_bandwidth=0.0,
         )  # fmt: skip
         world.put(state)
@@ -152,7 +152,7 @@ def test_nodes_out_of_bounds_leave_candidates_all_the_same() -> None:
     for i in range(500):
         state = node(
             world.rng, f"n{i:03}", residency="us" if i < 490 else "eu", role="hybrid",
-            draining=False, away=False, suspect=False,
+            draining=False, away=False,
             load=NodeLoad(prefill_tokens=0.0 if i < 490 else 50_000.0),
         )  # fmt: skip
         world.put(state)

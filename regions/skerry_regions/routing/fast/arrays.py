@@ -13,7 +13,7 @@ from skerry_regions.routing.fast.laws import NUM_COLUMNS
 # Columns of `marks`.
 LIVE, ROLE, REGION, RESIDENCY, BUILD, FORMAT, FLAGS, NUM_MARKS = range(8)
 PREFILL, DECODE, HYBRID = range(3)
-CLOSED, SUSPECT, TAKES_KV, IS_REGION = 1, 2, 4, 8  # bits of FLAGS
+CLOSED, TAKES_KV, IS_REGION = 1, 2, 4  # bits of FLAGS
 """Closed: draining, or out of reach."""
 
 MAX_CANDIDATES = 256  # priced in one ranking
@@ -125,7 +125,7 @@ class RankingScratch(NamedTuple):
     sides: Floats  # [candidates, NUM_SIDES]
     prefills: Int64s  # candidates by price
     decodes: Int64s
-    keys: Floats  # of the best so far: last resort, seconds, tie break
+    keys: Floats  # of the best so far: leaves the build, seconds, tie break
     chosen: Int64s  # [placements, NUM_CHOSEN]
     terms: Floats  # [placements, NUM_TERMS]
     found: Int64s  # [candidates, sources, slot of the session's home]

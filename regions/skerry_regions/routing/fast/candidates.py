@@ -11,13 +11,11 @@ import numpy as np
 
 from skerry_regions.routing.fast.arrays import (
     DECODE,
-    FLAGS,
     LIVE,
     MAX_LEAST,
     NOBODY,
     REGION,
     ROLE,
-    SUSPECT,
     Ask,
     IndexArrays,
     RankingScratch,
@@ -49,7 +47,7 @@ def home_of(rows: Rows, ask: Ask, excluded: Int64s) -> int:
         return NOBODY
     best, rank, most = NOBODY, -1, np.uint64(0)
     for slot in range(rows.counts[0]):
-        if not is_feasible(rows, ask, excluded, slot) or rows.marks[slot, FLAGS] & SUSPECT != 0:
+        if not is_feasible(rows, ask, excluded, slot):
             continue
         is_here = rows.marks[slot, REGION] == ask.origin
         level = (2 if rows.marks[slot, ROLE] != DECODE else 1) if is_here else 0
@@ -144,7 +142,7 @@ def take_regions(
     known: int,
     scratch: RankingScratch,
 ) -> None:
-    """Make a candidate of one edge of each other region, of one that is not suspect if it has it.
+    """Make a candidate of one edge of each other region.
 
     A region's edges are alike: with all of a hundred there were no room for nodes.
     """
@@ -152,17 +150,13 @@ def take_regions(
     if count == 0:
         return
     begin = draw(scratch.random, count)
-    for suspects in range(2):
-        for j in range(min(count, MAX_EDGES)):
-            slot = wide(rows.regions[(begin + j) % count])
-            bit = np.uint64(1) << np.uint64(rows.marks[slot, REGION])
-            turn = 1 if rows.marks[slot, FLAGS] & SUSPECT != 0 else 0
-            if (
-                turn == suspects
-                and seen & bit == np.uint64(0)
-                and take(rows, index, ask, names, excluded, known, slot, scratch)
-            ):
-                seen |= bit
+    for j in range(min(count, MAX_EDGES)):
+        slot = wide(rows.regions[(begin + j) % count])
+        bit = np.uint64(1) << np.uint64(rows.marks[slot, REGION])
+        if seen & bit == np.uint64(0) and take(
+            rows, index, ask, names, excluded, known, slot, scratch
+        ):
+            seen |= bit
 
 
 @compiled

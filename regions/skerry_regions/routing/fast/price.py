@@ -40,7 +40,6 @@ from skerry_regions.routing.fast.arrays import (
     RESIDENCY,
     ROLE,
     SOURCE,
-    SUSPECT,
     TAKES_KV,
     Ask,
     IndexArrays,
@@ -91,7 +90,7 @@ def may_copy(
 ) -> bool:
     """See `costs.may_copy`; `same_build`: whatever the request allows."""
     given, taking = rows.marks[source], rows.marks[target]
-    if given[FLAGS] & SUSPECT != 0 or taking[FLAGS] & TAKES_KV == 0:
+    if taking[FLAGS] & TAKES_KV == 0:
         return False
     if ask.residency != NOBODY and ask.residency != given[RESIDENCY]:
         return False
@@ -201,10 +200,8 @@ def price_decode(
 
 
 @compiled
-def last_resort(rows: Rows, ask: Ask, prefill: int, decode: int) -> float:
-    """See `exhaustive.last_resort`."""
-    if (rows.marks[prefill, FLAGS] | rows.marks[decode, FLAGS]) & SUSPECT != 0:
-        return 2.0
+def leaves_build(rows: Rows, ask: Ask, prefill: int, decode: int) -> float:
+    """Return 1 of a pair that leaves the transcript's build, which ranks below all others, or 0."""
     builds = rows.marks[prefill, BUILD], rows.marks[decode, BUILD]
     same = builds[0] == builds[1] and builds[0] == ask.before
     return 0.0 if ask.before == NOBODY or same else 1.0

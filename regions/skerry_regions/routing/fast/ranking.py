@@ -24,7 +24,7 @@ from skerry_regions.routing.fast.candidates import gather
 from skerry_regions.routing.fast.compiled import Int64s, UInt64s, compiled, draw, wide
 from skerry_regions.routing.fast.price import (
     between,
-    last_resort,
+    leaves_build,
     may_copy,
     price_decode,
     price_prefill,
@@ -36,12 +36,12 @@ NOTHING = (0.0, 0.0, 0.0, 0.0)
 
 
 @compiled
-def place_for(scratch: RankingScratch, kept: int, resort: float, seconds: float, tie: float) -> int:
+def place_for(scratch: RankingScratch, kept: int, leaves: float, seconds: float, tie: float) -> int:
     """Return where among the best a price belongs; their capacity when nowhere."""
     keys, place = scratch.keys, kept
     while place > 0:
         key = keys[place - 1]
-        if (key[0], key[1], key[2]) <= (resort, seconds, tie):
+        if (key[0], key[1], key[2]) <= (leaves, seconds, tie):
             break
         place -= 1
     return place
@@ -52,7 +52,7 @@ def offer(
     prefill: int,
     decode: int,
     apart: tuple[float, float, float, float],
-    resort: float,
+    leaves: float,
     kept: int,
     scratch: RankingScratch,
 ) -> int:
@@ -63,7 +63,7 @@ def offer(
         sides[prefill, P_SECONDS] + sides[decode, D_SECONDS] + (handover + lag + stall + evict)
     )
     tie = draw(scratch.random, TIES) / TIES
-    place = place_for(scratch, kept, resort, seconds, tie)
+    place = place_for(scratch, kept, leaves, seconds, tie)
     if place == keys.shape[0]:
         return kept
     kept = min(kept + 1, keys.shape[0])
@@ -74,7 +74,7 @@ def offer(
             scratch.chosen[j, column] = scratch.chosen[j - 1, column]
         for column in range(NUM_TERMS):
             scratch.terms[j, column] = scratch.terms[j - 1, column]
-    keys[place, 0], keys[place, 1], keys[place, 2] = resort, seconds, tie
+    keys[place, 0], keys[place, 1], keys[place, 2] = leaves, seconds, tie
     write_down(prefill, decode, apart, place, scratch)
     return kept
 
@@ -115,8 +115,8 @@ def best_pairs(
             sort_in(scratch.decodes, decoding, number, scratch, D_SECONDS)
             decoding += 1
             regions_to |= np.uint64(1) << region
-            resort = last_resort(rows, ask, slot, slot)
-            kept = offer(number, number, NOTHING, resort, kept, scratch)
+            leaves = leaves_build(rows, ask, slot, slot)
+            kept = offer(number, number, NOTHING, leaves, kept, scratch)
     apart = np.inf  # no hand-over between two of these nodes takes less
     for i in range(min(rows.rtts.shape[0], 64)):
         for j in range(min(rows.rtts.shape[0], 64)):
@@ -134,9 +134,9 @@ def best_pairs(
             source, target = wide(scratch.slots[prefill]), wide(scratch.slots[decode])
             if source == target or not may_copy(rows, ask, excluded, source, target, False):
                 continue
-            resort = last_resort(rows, ask, source, target)
+            leaves = leaves_build(rows, ask, source, target)
             terms = between(rows, index, ask, weights, prefill, decode, scratch)
-            kept = offer(prefill, decode, terms, resort, kept, scratch)
+            kept = offer(prefill, decode, terms, leaves, kept, scratch)
     return kept
 
 

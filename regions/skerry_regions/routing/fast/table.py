@@ -112,7 +112,7 @@ class NodeTable:
                 self._edges.put(slot, node.region)
         words = (
             node.role, node.region, node.residency, node.numeric_build, node.kv_format,
-            node.draining, node.away, node.suspect, node.takes_kv,
+            node.draining, node.away, node.takes_kv,
         )  # fmt: skip
         if self._words.get(slot) != words:  # a report changes none of them
             self._words[slot] = words
@@ -155,7 +155,6 @@ class NodeTable:
 
     def _mark(self, slot: int, node: NodeState) -> None:
         flags = arrays.CLOSED if node.draining or node.away else 0
-        flags |= arrays.SUSPECT if node.suspect else 0
         flags |= arrays.TAKES_KV if node.takes_kv else 0
         flags |= arrays.IS_REGION if node.is_region else 0
         self._rows.marks[slot] = (
