@@ -36,9 +36,7 @@ from skerry_regions.state_url import StateURL
 logger = logging.getLogger(__name__)
 
 BUCKET = "skerry-registry"
-KEEP_SECONDS = (
-    600.0  # that the server keeps records that none renews; longer leases are written again
-)
+KEEP_SECONDS = 600.0  # that the server keeps records that none renews
 ANSWER_SECONDS = 3.0  # for one call, connecting included
 CLOSE_SECONDS = 1.0
 URL_OPTIONS = ("certificates",)
@@ -220,12 +218,17 @@ class NatsConnection:
 
     async def _follow(self) -> None:
         """Take in what there is, and go on with what changes."""
-        revision = (await self._bucket.status()).stream_info.state.last_seq
+        state = (await self._bucket.status()).stream_info.state
         watcher = await self._bucket.watchall()
         updates = cast(Callable[[], Awaitable[object]], watcher.updates)  # published untyped
-        while isinstance(entry := await updates(), KeyValue.Entry):  # then None: that is all
-            self._take(entry)
-        self._revision = max(self._revision, revision)
+        is_all = not state.messages
+        while not is_all:
+            entry = await updates()
+            # None is to say that this is all, and also comes where all is sent and none is here.
+            if isinstance(entry, KeyValue.Entry):
+                self._take(entry)
+                is_all = not entry.delta
+        self._revision = max(self._revision, state.last_seq)
         self._following = asyncio.create_task(self._follow_on(watcher), name="follow registry")
 
     async def _follow_on(self, watcher: KeyValue.KeyWatcher) -> None:
