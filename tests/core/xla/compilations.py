@@ -15,7 +15,7 @@ def compilations() -> Generator[list[str]]:
     """Names of programs that are compiled or loaded while entered."""
     names: list[str] = []
 
-    def note(event: str, _seconds: float, **about: str | int) -> None:
+    def note(event: str, duration_secs: float, **about: str | int) -> None:
         if event == COMPILED:
             names.append(str(about.get("fun_name")))
 

@@ -8,7 +8,6 @@ import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from nats.aio.client import Client
@@ -29,12 +28,15 @@ def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
 class Late(Client):
     """A client that gets records later than answers to what it asks meanwhile."""
 
-    async def _process_msg(self, sid: int, subject: bytes, *rest: Any) -> None:
+    async def _process_msg(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
+    ) -> None:
+        loop, message = asyncio.get_running_loop(), (sid, subject, reply, data, headers)
+        process = super()._process_msg
         if subject.startswith(b"$KV."):
-            loop, process = asyncio.get_running_loop(), super()._process_msg
-            loop.call_later(0.1, lambda: loop.create_task(process(sid, subject, *rest)))
+            loop.call_later(0.1, lambda: loop.create_task(process(*message)))
         else:
-            await super()._process_msg(sid, subject, *rest)
+            await process(*message)
 
 
 def member(id: str, *, incarnation: int = 1, streams: int = 0) -> Member:
