@@ -120,8 +120,6 @@ class Lease:
         self._give_up_beyond_caps()
         return True
 
-    # --- what is to be changed --------------------------------------------------------------------
-
     def target(self, periods: Sequence[str], now: float) -> int:
         """Return what it should have room for: so many seconds at the pace of late."""
         if any(self.cap(each) < SMALL_REQUESTS * self._largest for each in periods):
@@ -231,20 +229,22 @@ class Lease:
         """Take over what was planned: it is in the store."""
         assert self._pending is not None
         own = self._pending.ceilings[self.life]
-        self._number, self._ceiling, self._tells_caps = own.number, dict(own.amounts), False
+        self._number, self._ceiling = own.number, dict(own.amounts)
+        self._tells_caps &= self._pending.caps != self.caps  # which may have changed meanwhile
         if revision > self.revision:
             self.record, self.revision = self._pending, revision
         self._pending = None
+        self._give_up_beyond_caps()
 
     def found(self, record: CapRecord, revision: int) -> bool:
         """Take over what is there in place of what was planned; whether that is part of it."""
-        self.record, self.revision, self._pending = record, revision, None
+        planned, self.record, self.revision, self._pending = self._pending, record, revision, None
         own = record.ceilings.get(self.life)
         if own is None or own.number < self._number:
             return False  # forgotten; what was given up stays so
         is_stored = own.number > self._number
         self._number, self._ceiling = own.number, dict(own.amounts)
-        self._tells_caps = self._tells_caps and not is_stored
+        self._tells_caps &= not is_stored or planned is None or planned.caps != self.caps
         self._give_up_beyond_caps()
         return is_stored
 

@@ -186,6 +186,22 @@ def test_a_lowered_cap_is_known_to_all_and_recalls_what_is_not_spent() -> None:
     assert not one.pay(2_000)
 
 
+@pytest.mark.parametrize("is_answer_lost", [False, True])
+def test_a_cap_that_is_lowered_during_a_write_is_told_by_the_next(is_answer_lost: bool) -> None:
+    lease = Lease("a", {"day": 1000})
+    planned = lease.plan(PERIODS, 100, 0.0)
+    assert planned is not None
+    lease.go_by({"day": 25})
+    if is_answer_lost:
+        assert lease.found(planned, 1)
+    else:
+        lease.stored(1)
+    assert lease.room(PERIODS) == 25
+    lowered = lease.plan(PERIODS, 0, 0.0, giving="surplus")
+    assert lowered is not None
+    assert lowered.caps == {"day": 25}
+
+
 def test_a_store_that_forgot_is_told_again() -> None:
     store, (one, other, _) = edges(1000)
     one.change(600)
