@@ -54,9 +54,11 @@ async def edge(
     spending = NatsSpending(
         KeyedStream(jetstream, MONEY, GLOBAL), edges=lambda: 2, clock=clock or time.monotonic
     )
-    yield spending
-    await spending.close()
-    await jetstream.close()
+    try:
+        yield spending
+    finally:  # else a test that fails has the next one fail, too, for its connections
+        await spending.close()
+        await jetstream.close()
 
 
 async def held(spending: NatsSpending, token: str) -> float:
