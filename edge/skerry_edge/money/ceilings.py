@@ -244,7 +244,7 @@ class Lease:
             return False  # forgotten; what was given up stays so
         is_stored = own.number > self._number
         self._number, self._ceiling = own.number, dict(own.amounts)
-        self._tells_caps &= not is_stored or planned is None or planned.caps != self.caps
+        self._tells_caps &= not (is_stored and planned and planned.caps == self.caps)
         self._give_up_beyond_caps()
         return is_stored
 

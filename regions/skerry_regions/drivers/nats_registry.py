@@ -36,7 +36,7 @@ from skerry_regions.state_url import StateURL
 logger = logging.getLogger(__name__)
 
 BUCKET = "skerry-registry"
-KEEP_SECONDS = 600.0  # that the server keeps records that none renews
+KEEP_SECONDS = 600.0  # at the server, without a renewal; longer leases are written again
 ANSWER_SECONDS = 3.0  # for one call, connecting included
 CLOSE_SECONDS = 1.0
 URL_OPTIONS = ("certificates",)

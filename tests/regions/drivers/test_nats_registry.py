@@ -5,24 +5,17 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from nats.aio.client import Client
+from tests.regions.drivers.conftest import member
 from tests.regions.drivers.nats_server import NatsServer
 
 from skerry_regions.drivers import nats_registry
 from skerry_regions.drivers.nats_registry import NatsRegistry
-from skerry_regions.registry import Member, RegistryUnavailable
-
-
-@pytest.fixture(scope="module")
-def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    server = NatsServer(tmp_path_factory.mktemp("nats"))
-    yield server
-    server.stop()
+from skerry_regions.registry import RegistryUnavailable
 
 
 class Late(Client):
@@ -37,10 +30,6 @@ class Late(Client):
             loop.call_later(0.1, lambda: loop.create_task(process(*message)))
         else:
             await process(*message)
-
-
-def member(id: str, *, incarnation: int = 1, streams: int = 0) -> Member:
-    return Member(id=id, kind="node", region="r", incarnation=incarnation, streams=streams)
 
 
 def test_one_sees_what_another_wrote(nats: NatsServer) -> None:

@@ -18,25 +18,18 @@ import nats as nats_client
 import pytest
 from tests.clock import Clock
 from tests.regions.control.joining import platform
-from tests.regions.drivers.nats_server import NatsServer
+from tests.regions.drivers.conftest import member
 
 from skerry_regions.control.machines.https_registry import HttpsRegistry
 from skerry_regions.drivers.nats_registry import NatsRegistry
 from skerry_regions.drivers.sqlite_file import open_database
 from skerry_regions.drivers.sqlite_registry import SqliteRegistry
-from skerry_regions.registry import Member, Registry, RegistryUnavailable
+from skerry_regions.registry import Registry, RegistryUnavailable
 
 
 @pytest.fixture
 def clock() -> Clock:
     return Clock(100.0)
-
-
-@pytest.fixture(scope="module")
-def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    server = NatsServer(tmp_path_factory.mktemp("nats"))
-    yield server
-    server.stop()
 
 
 @dataclass(frozen=True)
@@ -83,10 +76,6 @@ async def damage_key(url: str, bucket: str, id_: str) -> None:
     client = await nats_client.connect(url)
     await (await client.jetstream().key_value(bucket)).put(id_.encode().hex(), b"\x80")
     await client.close()
-
-
-def member(id: str, *, incarnation: int = 1, streams: int = 0) -> Member:
-    return Member(id=id, kind="node", region="r", incarnation=incarnation, streams=streams)
 
 
 def test_members_are_told_as_they_were_announced(registry: Registry) -> None:

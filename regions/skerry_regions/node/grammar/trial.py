@@ -20,7 +20,7 @@ from skerry_regions.process.confined import ChildUnavailable, Confined
 from skerry_regions.wire.output_marks import CallMarkSpec
 
 # Of a grammar: the longest that is allowed, 128 KiB of a schema, takes 0.09, and the longest search
-# for an end of its outputs 0.4, on a quiet core; on one that is shared both take twice as much.
+# for an end of its outputs 0.4 on a quiet core; on one that is shared both take more.
 CPU_SECONDS = 1.0
 MEMORY_BYTES = 128 << 20  # of a grammar, beyond what the tokenizer takes
 
