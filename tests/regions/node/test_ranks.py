@@ -75,7 +75,7 @@ def test_a_rank_that_is_stopped_is_lost_and_ended() -> None:
     ranks.when_lost(lost.put)
     before = ranks_of_this_process()
     stopped = ranks.start(setup())
-    (pid,) = ranks_of_this_process() - before
+    pid = rank_started_since(before)
     os.kill(pid, signal.SIGSTOP)
     assert str(lost.get(timeout=60)) == "rank 1 is lost: nothing came for 1 seconds"
     with pytest.raises(RankLost, match="nothing came"):
@@ -152,6 +152,14 @@ def ranks_of_this_process() -> set[int]:
     return ranks
 
 
+def rank_started_since(before: set[int]) -> int:
+    """Return its pid; a process that has just started has no command line for some milliseconds:
+    execve closes the pipe that `Popen` waits for before it maps the program."""
+    wait_until(lambda: bool(ranks_of_this_process() - before))
+    (pid,) = ranks_of_this_process() - before
+    return pid
+
+
 def test_a_model_in_two_processes_answers_as_in_one(weights: Path) -> None:
     whole, requests = opened(weights, "numba", floats="keep"), requests_with_shared_prefix()
     expected = answers_of(whole, requests)
@@ -163,7 +171,7 @@ def test_a_model_in_two_processes_answers_as_in_one(weights: Path) -> None:
     )  # fmt: skip
     assert divided.runner.numeric_build == whole.runner.numeric_build
     assert answers_of(divided, requests) == expected
-    (pid,) = ranks_of_this_process() - before
+    pid = rank_started_since(before)
     divided.runner.close()
     wait_until(lambda: not Path(f"/proc/{pid}").exists())
     whole.runner.close()
@@ -176,7 +184,7 @@ def test_a_rank_that_is_killed_fails_the_engine_at_once(weights: Path) -> None:
     failures = queue.Queue[BaseException]()
     worker = Worker(engine, deliver=lambda outputs: None, failed=failures.put)
     worker.start()
-    (pid,) = ranks_of_this_process() - before
+    pid = rank_started_since(before)
     os.kill(pid, signal.SIGKILL)
     error = failures.get(timeout=60)
     assert isinstance(error, RankLost)
