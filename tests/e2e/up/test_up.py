@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.command import MODEL, SECONDS, Skerry, is_alive, new_home
+from tests.e2e.command import MODEL, SECONDS, Skerry, is_alive, new_home, until
 
 from skerry import AI, AuthenticationError, ModelNotFound
 from skerry_regions.models.model_files import ModelFiles
@@ -40,25 +40,34 @@ def resident(pid: int) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
 
 
+def status_when_idle(skerry: Skerry) -> dict[str, Any] | None:
+    """Return the status, or None while its node runs a stream: every two seconds the watchdog's
+    canary is one."""
+    status = skerry.status()
+    return status if status["nodes"][0]["streams"] == 0 else None
+
+
 def test_from_up_to_down(skerry: Skerry) -> None:
     printed = skerry.up()
     glance = skerry("status", "--json")
     assert glance.stderr == ""
-    status, later = json.loads(glance.stdout), skerry.status()
-    for node in (*status["nodes"], *later["nodes"]):
-        assert node.pop("engine")["blocks"] > 0
-        assert node.pop("streams") <= 1  # the watchdog's canary is one
+    status, later = json.loads(glance.stdout), until(lambda: status_when_idle(skerry))
+    [printed_node], [found] = status.pop("nodes"), later.pop("nodes")
     assert status == later
-    url, [edge], [node] = status["url"], status["edges"], status["nodes"]
+    assert printed_node.pop("engine").keys() == found["engine"].keys()
+    assert printed_node | {"streams": 0, "engine": found["engine"]} == found
+    url, [edge] = status["url"], status["edges"]
     pid = edge["pid"]
     assert edge == {"id": "edge-1", "pid": pid, "url": url, "region": "local"}
-    assert node == {
+    assert found.pop("engine")["blocks"] > 0
+    assert found == {
         "id": "node-1",
         "pid": pid,
         "role": "hybrid",
         "region": "local",
         "model": MODEL,
         "state": "ready",
+        "streams": 0,
     }
     config = json.loads((skerry.home / "config.json").read_text())
     for value in (url, config["account_id"], config["api_token"], MODEL):
