@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -65,8 +67,17 @@ class LaggingRunner(ToyRunner):
             self._results.append(result)
 
 
-def engine_over(runner: ModelRunner, **limits: int) -> Engine:
-    return Engine(runner, EngineConfig(max_draft_tokens=0, **limits), model_key=b"toy")
+def engine_over(
+    runner: ModelRunner, clock: Callable[[], float] = time.perf_counter, /, **limits: int
+) -> Engine:
+    config = EngineConfig(max_draft_tokens=0, **limits)
+    return Engine(runner, config, model_key=b"toy", clock=clock)
+
+
+def still() -> float:
+    """A clock by which nothing takes long: on a real one a busy machine may not get through the
+    masks of a step in that step's time."""
+    return 0.0
 
 
 def lagging(num_blocks: int = 64, **limits: int) -> Engine:
