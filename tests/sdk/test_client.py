@@ -255,7 +255,7 @@ def test_nobody_listens() -> None:
 
 def test_the_callers_patience(run: Any, platform: Platform) -> None:
     with pytest.raises(skerry.RequestTimeout, match="in time"):
-        run("@test/mute", timeout=0.05)
+        run("@test/mute", timeout=0.5)  # in which a busy machine sends it, too
     assert len(platform.seen) == 1
     with pytest.raises(skerry.RequestTimeout, match="in time"):
         run("@test/silent", stream=True, timeout=0.05)

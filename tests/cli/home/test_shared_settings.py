@@ -130,8 +130,6 @@ def test_a_key_root_that_is_sealed_with_another_key_stops_a_start(
 def test_a_home_that_was_once_as_all_serves_while_servers_are_away(
     tmp_path: Path, servers: NatsCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skerry_regions.drivers.jetstream.connection.OPEN_SECONDS", 0.2)
-    monkeypatch.setattr("skerry_cli.home.shared.settings.FIRST_SECONDS", 0.2)
     environ = {"SKERRY_STATE": servers.url}
     home = home_of(tmp_path, "one")
     with opened_tokens(home, environ, "one") as tokens:
@@ -139,6 +137,8 @@ def test_a_home_that_was_once_as_all_serves_while_servers_are_away(
     with shared_settings(home, environ, "one", serves=True):
         root = home.secret.read_bytes()
     servers.kill("n1")
+    monkeypatch.setattr("skerry_regions.drivers.jetstream.connection.OPEN_SECONDS", 0.2)
+    monkeypatch.setattr("skerry_cli.home.shared.settings.FIRST_SECONDS", 0.2)
     with shared_settings(home, environ, "one", serves=True):
         assert home.secret.read_bytes() == root
         assert TokenStore(home.tokens).authenticate(token) is not None
