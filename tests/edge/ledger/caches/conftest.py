@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.edge.ledger.caches.opened_caches import Opened
+from tests.edge.ledger.caches.opened_caches import PATIENT, Opened
 from tests.edge.ledger.redis_server import RedisServer
+
+from skerry_edge.shared import redis_answers
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +25,9 @@ def server(running: RedisServer) -> RedisServer:
 
 
 @pytest.fixture
-def opened(server: RedisServer) -> Iterator[Opened]:
+def opened(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
+    for bound in ("SERVER_SECONDS", "CONNECT_SECONDS"):
+        monkeypatch.setattr(redis_answers, bound, PATIENT)
     caches = Opened(server)
     yield caches
     for each in caches.made:
