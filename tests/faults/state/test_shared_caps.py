@@ -105,9 +105,7 @@ Fault = Callable[[CapRun], Awaitable[None]]
 def run_to_the_end(cluster: NatsCluster, seconds: float, fault: Fault, check: Fault) -> None:
     """Have a cap spent to its end while a fault strikes, and check what came of it."""
 
-    async def run() -> None:
-        jetstream = JetStream(cluster.state)
-        await jetstream.open((MONEY, GLOBAL))
+    async def spent(jetstream: JetStream) -> None:
         while jetstream.problem:  # noqa: ASYNC110  (a cluster's first seconds)
             await asyncio.sleep(0.1)
         run = CapRun(cluster, KeyedStream(jetstream, MONEY, GLOBAL), seconds)
@@ -120,7 +118,14 @@ def run_to_the_end(cluster: NatsCluster, seconds: float, fault: Fault, check: Fa
         logger.info("left %.4f %%", 100 * (run.cap - run.paid) / run.cap)
         assert run.refused_at[0] > run.last_fault_at, "it was spent too fast to be struck"
         await check(run)
-        await jetstream.close()
+
+    async def run() -> None:
+        jetstream = JetStream(cluster.state)
+        await jetstream.open((MONEY, GLOBAL))
+        try:
+            await spent(jetstream)
+        finally:  # else a test that fails has the next one fail, too, for its connection
+            await jetstream.close()
 
     try:
         asyncio.run(run())
