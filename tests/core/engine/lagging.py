@@ -74,12 +74,6 @@ def engine_over(
     return Engine(runner, config, model_key=b"toy", clock=clock)
 
 
-def still() -> float:
-    """A clock by which nothing takes long: on a real one a busy machine may not get through the
-    masks of a step in that step's time."""
-    return 0.0
-
-
 def lagging(num_blocks: int = 64, **limits: int) -> Engine:
     return engine_over(LaggingRunner(num_blocks=num_blocks), **limits)
 

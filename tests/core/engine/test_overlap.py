@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.clock import Clock
 from tests.core.byte_grammars import compiled, text
-from tests.core.engine.lagging import LaggingRunner, answers, engine_over, lagging, still
+from tests.core.engine.lagging import LaggingRunner, answers, engine_over, lagging
 from tests.core.engine.toy_engine import STYLES
 from tests.core.kv.sane_pools import check_pool
 from tests.core.open_runners import open_on_torch
@@ -82,7 +83,7 @@ def test_penalties_wait_for_no_token() -> None:
 def test_a_grammar_runs_a_step_behind_and_holds_nobody_up() -> None:
     sizes: list[int] = []
     runner = LaggingRunner(num_blocks=64, before_step=lambda batch: sizes.append(batch.num_rows))
-    engine = engine_over(runner, still)
+    engine = engine_over(runner, Clock())  # by which the masks of a step never take too long
     digits = compiled("regex", "[0-9]{6}").matcher(())
     led = request("led", max_tokens=6, matcher=digits)
     plain = [request(str(i), salt=i, max_tokens=8) for i in range(3)]
@@ -108,7 +109,7 @@ def test_a_step_waits_for_the_one_before_it_where_most_rows_have_grammars(
         for i in range(num_led)
     ]
     plain = [request(str(i), salt=9 + i, max_tokens=8) for i in range(num_plain)]
-    told = answers(engine_over(runner, still), [*led, *plain])
+    told = answers(engine_over(runner, Clock()), [*led, *plain])
     for each in plain:
         assert told[each.id] == expected(each)
     for each in led:
