@@ -7,55 +7,37 @@ has them all, and is changed by compare-and-set alone, so that in every revision
 
 An edge alone changes its own ceiling, lowers it before it writes and raises it when that is stored,
 and writes absolute amounts under a number of its own: a change whose answer was lost is sent once
-more as it was, and a record that has forgotten it is recognised. A dead edge's ceiling stays as if
-it were spent: a cap bites early, never late. Amounts are whole nano-dollars.
+more as it was. To a record that has forgotten it an edge writes its ceiling as it was, and raises
+it once the others have had the time to write theirs. A dead edge's ceiling stays as if it were
+spent: a cap bites early, never late. Amounts are whole nano-dollars.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Literal
 
-from msgspec import Meta, Struct
-from msgspec.structs import replace
-
-from skerry_edge.money.spending import Kind, before, kind_of
+from skerry_edge.money.cap_record import (
+    ByPeriod,
+    CapRecord,
+    Ceiling,
+    bounded,
+    have_same_amounts,
+    kept_periods,
+)
+from skerry_edge.money.spending import Kind, kind_of
 
 HORIZON_SECONDS = 75.0  # of spending that a lease should last: at half of it, it is renewed
 PACE_SECONDS = 0.5  # between two looks at the pace
 PACE_WEIGHT = 0.3  # of the newest look
+RESTORE_SECONDS = 5.0  # in which all edges write to a record that has forgotten them
 LEAST_REQUESTS = 4  # of the largest size, that a lease holds
 SMALL_REQUESTS = 20
 """Of the largest size: a cap of fewer has no leases, and so many are in all leases together at most
 when one is refused."""
-MAX_LIVES = 256  # in a record; of more, who changed longest ago counts as closed
 UNCAPPED = 1 << 60
 
-Amount = Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)]
-ByPeriod = dict[str, Amount]  # by "2026-11-21" or "2026-11"
 Giving = Literal["nothing", "surplus", "all"]
-
-
-class Ceiling(Struct, frozen=True, array_like=True):
-    """What one life of an edge may spend."""
-
-    number: int  # of its last change
-    amounts: ByPeriod
-
-
-class CapRecord(Struct, frozen=True, array_like=True):
-    """What all edges know of a payer."""
-
-    version: Literal[1] = 1
-    caps: dict[Kind, Amount] = {}  # as the last edge has them whose configuration changed
-    ceilings: dict[str, Ceiling] = {}  # by life, who changed last at the end
-    closed: ByPeriod = {}  # ceilings of lives that are not listed any more
-    wanted: dict[str, Amount] = {}  # by life: what it lacks, and others may give back
-
-    def used(self, period: str) -> int:
-        return self.closed.get(period, 0) + sum(
-            each.amounts.get(period, 0) for each in self.ceilings.values()
-        )
 
 
 class Lease:
@@ -73,6 +55,8 @@ class Lease:
         self._largest = 0
         self._pace = 0.0  # nano-dollars a second
         self._paced_at, self._paced_spent = -float("inf"), 0
+        self.restored_at = -float("inf")  # when the store was last found to have lost something
+        self._restores_at = -float("inf")  # by what is planned
 
     def room(self, periods: Sequence[str]) -> int:
         """Return what may be spent at once in all of these."""
@@ -133,12 +117,13 @@ class Lease:
 
     def is_low(self, periods: Sequence[str], now: float) -> bool:
         """Return whether it is time to renew the lease."""
-        return self.room(periods) < self.target(periods, now) // 2
+        is_low = self.room(periods) < self.target(periods, now) // 2
+        return is_low and not self._is_restoring(now)
 
     def is_to_give(self, periods: Sequence[str], now: float, edges: int = 1) -> bool:
         """Return whether others of so many edges lack what is here, or the cap was lowered."""
         own = self.record.ceilings.get(self.life)
-        is_lowered = own is not None and not _is_same(own.amounts, self._ceiling)
+        is_lowered = own is not None and not have_same_amounts(own.amounts, self._ceiling)
         return is_lowered or self.is_lacked(periods, now, edges)
 
     def is_lacked(self, periods: Sequence[str], now: float, edges: int = 1) -> bool:
@@ -154,11 +139,15 @@ class Lease:
         """Return whether there is enough without what others hold, as far as is known."""
         return amount <= min([self.cap(each) - self.used(each) for each in periods])
 
-    @property
-    def is_forgotten(self) -> bool:
+    def is_forgotten(self, periods: Sequence[str]) -> bool:
         """Return whether the store has lost what it had acknowledged."""
-        own = self.record.ceilings.get(self.life)
-        return self._number > (own.number if own else 0)
+        if (own := self.record.ceilings.get(self.life)) is not None:
+            return self._number > own.number
+        return any(kept_periods(self._ceiling, periods).values())  # others drop who has nothing
+
+    def _is_restoring(self, now: float) -> bool:
+        """Return whether others may yet have to write what the store has lost."""
+        return now - self.restored_at < RESTORE_SECONDS
 
     def plan(
         self,
@@ -178,6 +167,9 @@ class Lease:
         """
         target = self.target(periods, now)
         steps = {each: self._step(each, need, target, giving, edges) for each in periods}
+        is_forgotten = self.is_forgotten(periods)
+        if is_forgotten or self._is_restoring(now):
+            need, steps = 0, {each: min(step, 0) for each, step in steps.items()}
         room = min([self._room(each) + step for each, step in steps.items()])
         if room < least and giving == "nothing":
             room = self.room(periods)
@@ -185,7 +177,7 @@ class Lease:
             each: min(step, max(0, room - self._room(each))) for each, step in steps.items()
         }
         changed = {each: self._ceiling.get(each, 0) + step for each, step in steps.items()}
-        amounts = _kept(self._ceiling, periods) | changed
+        amounts = kept_periods(self._ceiling, periods) | changed
         wanted = dict(self.record.wanted)
         wanted.pop(self.life, None)
         if any(step < 0 for step in steps.values()):
@@ -195,17 +187,18 @@ class Lease:
         caps = self.caps if self._tells_caps else self.record.caps
         own = self.record.ceilings.get(self.life, Ceiling(0, {}))
         is_same = wanted.keys() == self.record.wanted.keys() and caps == self.record.caps
-        if is_same and _is_same(amounts, own.amounts) and not self.is_forgotten:
+        if is_same and have_same_amounts(amounts, own.amounts) and not is_forgotten:
             return None
         ceilings = dict(self.record.ceilings)
         ceilings.pop(self.life, None)
         ceilings[self.life] = Ceiling(self._number + 1, amounts)
-        ceilings, closed = _bounded(ceilings, self.record.closed, periods)
+        ceilings, closed = bounded(ceilings, self.record.closed, periods)
         planned = CapRecord(1, dict(caps), ceilings, closed, wanted)
         self._ceiling = {
             each: min(amount, self._ceiling.get(each, 0)) for each, amount in amounts.items()
         }
         self._pending = planned
+        self._restores_at = now if is_forgotten else -float("inf")
         return planned
 
     def _step(self, period: str, need: int, target: int, giving: Giving, edges: int) -> int:
@@ -228,13 +221,10 @@ class Lease:
     def stored(self, revision: int) -> None:
         """Take over what was planned: it is in the store."""
         assert self._pending is not None
-        own = self._pending.ceilings[self.life]
-        self._number, self._ceiling = own.number, dict(own.amounts)
-        self._tells_caps &= self._pending.caps != self.caps  # which may have changed meanwhile
+        planned, self._pending = self._pending, None
         if revision > self.revision:
-            self.record, self.revision = self._pending, revision
-        self._pending = None
-        self._give_up_beyond_caps()
+            self.record, self.revision = planned, revision
+        self._take_over(planned.ceilings[self.life], planned)
 
     def found(self, record: CapRecord, revision: int) -> bool:
         """Take over what is there in place of what was planned; whether that is part of it."""
@@ -243,10 +233,16 @@ class Lease:
         if own is None or own.number < self._number:
             return False  # forgotten; what was given up stays so
         is_stored = own.number > self._number
-        self._number, self._ceiling = own.number, dict(own.amounts)
-        self._tells_caps &= not (is_stored and planned and planned.caps == self.caps)
-        self._give_up_beyond_caps()
+        self._take_over(own, planned if is_stored else None)
         return is_stored
+
+    def _take_over(self, own: Ceiling, written: CapRecord | None) -> None:
+        """Go by the ceiling in the record, after a write of this lease or another's."""
+        self._number, self._ceiling = own.number, dict(own.amounts)
+        if written is not None:
+            self._tells_caps &= written.caps != self.caps  # which may have changed meanwhile
+            self.restored_at = max(self.restored_at, self._restores_at)
+        self._give_up_beyond_caps()
 
     def seen(self, record: CapRecord, revision: int) -> None:
         """Take over what somebody wrote."""
@@ -267,34 +263,6 @@ class Lease:
             beyond = min(-self._free(each), amount - self.spent.get(each, 0))
             self._ceiling[each] = amount - max(0, beyond)
 
-    def lost(self) -> None:
+    def lost(self, now: float) -> None:
         """Accept whatever record comes next: the store was made again."""
-        self.revision = 0
-
-
-def _is_same(one: ByPeriod, other: ByPeriod) -> bool:
-    """Return whether they have the same amounts; none is 0."""
-    return all(one.get(each, 0) == other.get(each, 0) for each in one.keys() | other.keys())
-
-
-def _bounded(
-    ceilings: dict[str, Ceiling], closed: ByPeriod, periods: Sequence[str]
-) -> tuple[dict[str, Ceiling], ByPeriod]:
-    """Leave periods out that are over, and lives that have nothing in others; close who changed
-    longest ago where there are too many."""
-    kept = {
-        life: replace(each, amounts=_kept(each.amounts, periods)) for life, each in ceilings.items()
-    }
-    last = next(reversed(kept))
-    kept = {life: each for life, each in kept.items() if life == last or any(each.amounts.values())}
-    closed = _kept(closed, periods)
-    for life in list(kept)[: max(0, len(kept) - MAX_LIVES)]:
-        for period, amount in kept.pop(life).amounts.items():
-            closed[period] = closed.get(period, 0) + amount
-    return kept, closed
-
-
-def _kept(amounts: ByPeriod, periods: Sequence[str]) -> ByPeriod:
-    """Return those of this period, of the one before, which others may be in yet, and later."""
-    first = {kind_of(each): each for each in sorted(periods, reverse=True)}
-    return {each: n for each, n in amounts.items() if each >= before(first[kind_of(each)])}
+        self.revision, self.restored_at = 0, now

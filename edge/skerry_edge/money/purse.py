@@ -18,8 +18,9 @@ from dataclasses import dataclass
 import msgspec
 
 from skerry.errors import Unavailable
+from skerry_edge.money.cap_record import CapRecord
 from skerry_edge.money.caps import Caps
-from skerry_edge.money.ceilings import CapRecord, Giving, Lease
+from skerry_edge.money.ceilings import RESTORE_SECONDS, Giving, Lease
 from skerry_edge.money.spending import Kind
 from skerry_regions.drivers.jetstream.record_worker import RecordWorker
 from skerry_regions.drivers.jetstream.stream import KeyedStream, RevisionConflict, Stored, Write
@@ -82,6 +83,7 @@ class Purse(RecordWorker):
         self._giving: Giving = "nothing"
         self._is_resting = False  # whether it is not renewed until a request spends
         self._renew_after = -float("inf")
+        self._away_at = -float("inf")  # when the store last was
         self._empty_until = -float("inf")  # requests without money fail: others had none lately
         self._changed = asyncio.Event()  # the record, by somebody
 
@@ -120,13 +122,15 @@ class Purse(RecordWorker):
         """Take over what somebody wrote: maybe somebody lacks what is not needed here."""
         self.lease.seen(_decode(stored.data), stored.sequence)
         self._changed.set()
-        is_to_give = self.lease.is_to_give(self._periods(), self._clock(), self._edges())
-        if self.is_read and (self.lease.is_forgotten or is_to_give):
+        periods = self._periods()
+        if self.is_read and self.lease.is_to_give(periods, self._clock(), self._edges()):
             self.give("surplus")
+        elif self.is_read and self.lease.is_forgotten(periods):
+            self._stir()
 
     def lost(self) -> None:
         """Read the record again: the store was made again."""
-        self.lease.lost()
+        self.lease.lost(self._clock())
         self._must_read = True
         self._stir()
 
@@ -176,7 +180,7 @@ class Purse(RecordWorker):
                 self._giving = "nothing"
                 await asyncio.sleep(SETTLE_SECONDS if giving == "surplus" else 0)
                 await self._change(0, giving)
-            elif self.lease.is_forgotten or self._is_low():
+            elif self.lease.is_forgotten(self._periods()) or self._is_low():
                 before = self.lease.room(self._periods())
                 await self._change(0)
                 if self._write is None and self.lease.room(self._periods()) <= before:
@@ -185,6 +189,7 @@ class Purse(RecordWorker):
                 return False
         except Unavailable as error:
             logger.debug("money of %s: %s", self._key, error)
+            self._away_at = self._clock()
             await asyncio.sleep(PAUSE_SECONDS)
             is_lost = self.is_read and self._must_read
             return bool(self._waiting) or self._write is not None or is_lost
@@ -227,11 +232,15 @@ class Purse(RecordWorker):
                 self.give("surplus")
 
     async def _wait_for_others(self, need: int) -> None:
-        """Wait a moment for what others give back, and take it."""
+        """Wait a moment for what others give back, and take it; longer where they may not read yet
+        what is lacked, after the store was away or has lost it."""
         give_up = self._clock() + RECALL_SECONDS
-        while need and self._write is None and (left := give_up - self._clock()) > 0:
+        while need and self._write is None:
+            back_at = max(self._away_at, self.lease.restored_at) + RESTORE_SECONDS
+            if (left := max(give_up, back_at) - self._clock()) <= 0:
+                return
             self._changed.clear()
-            await until_set(self._changed, left)
+            await until_set(self._changed, min(left, RECALL_SECONDS))
             await self._change(need)
             need = self._grant()
 

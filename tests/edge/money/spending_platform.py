@@ -15,8 +15,8 @@ from tests.regions.drivers.faults import FaultPlan
 from tests.regions.drivers.nats_server import NatsCluster
 
 from skerry.errors import Unavailable
+from skerry_edge.money.cap_record import CapRecord
 from skerry_edge.money.caps import Budget
-from skerry_edge.money.ceilings import CapRecord
 from skerry_edge.money.nats_spending import NatsSpending
 from skerry_edge.money.purse import record_of
 from skerry_edge.money.spending import Hold, Spending

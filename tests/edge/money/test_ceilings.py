@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.properties import examples
 
-from skerry_edge.money.ceilings import MAX_LIVES, CapRecord, Giving, Lease
+from skerry_edge.money.cap_record import MAX_LIVES, CapRecord
+from skerry_edge.money.ceilings import RESTORE_SECONDS, Giving, Lease
 
 DAY, MONTH = "2026-11-21", "2026-11"
 PERIODS = (DAY, MONTH)
@@ -208,13 +209,45 @@ def test_a_store_that_forgot_is_told_again() -> None:
     assert one.pay(600)
     store.record, store.revision = CapRecord(), store.revision + 1
     one.lease.seen(store.record, store.revision)
-    assert one.lease.is_forgotten
+    assert one.lease.is_forgotten(PERIODS)
     one.change(0)
-    assert not one.lease.is_forgotten
+    assert not one.lease.is_forgotten(PERIODS)
     assert store.record.used(DAY) >= 600
     other.lease.seen(store.record, store.revision)
     other.change(500)
     assert not other.pay(500)
+
+
+def test_whoever_is_first_at_a_store_that_forgot_takes_nothing_of_the_others() -> None:
+    store, (one, other, third) = edges(1000)
+    for edge in (one, other, third):
+        edge.change(100)
+    rooms = [edge.lease.room(PERIODS) for edge in (one, other, third)]
+    for edge in (other, third):
+        assert edge.pay(edge.lease.room(PERIODS))
+    store.record, store.revision = CapRecord(), 0
+    for edge in (one, other, third):
+        assert not edge.lease.found(store.record, store.revision)
+    for _ in range(3):  # more is needed than it has
+        one.change(900)
+        assert one.lease.room(PERIODS) == rooms[0]
+        assert not one.lease.is_low(PERIODS, one.now)
+    for edge in (other, third):
+        edge.change(0)
+    assert store.record.used(DAY) == sum(rooms)
+    one.lease.seen(store.record, store.revision)
+    one.now += RESTORE_SECONDS
+    one.change(1000 - rooms[1] - rooms[2])
+    assert one.pay(1000 - rooms[1] - rooms[2])
+    assert store.record.used(DAY) == 1000
+
+
+def test_a_read_of_a_server_that_was_behind_puts_nothing_off() -> None:
+    _, (one, *_) = edges(1000)
+    one.change(100)
+    one.lease.found(CapRecord(), 0)
+    one.change(200)
+    assert one.pay(200), "what it found is not the last, and that one has what it wrote"
 
 
 def test_days_that_are_over_are_dropped_and_the_month_goes_on() -> None:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from skerry_edge.money.ceilings import ByPeriod, CapRecord, Ceiling
+from skerry_edge.money.cap_record import ByPeriod, CapRecord, Ceiling
 from skerry_edge.money.purse import record_of
 from skerry_edge.money.spending import periods_at
 from skerry_edge.money.sqlite_spending import SCHEMA

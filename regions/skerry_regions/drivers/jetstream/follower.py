@@ -22,7 +22,6 @@ from skerry_regions.drivers.jetstream.stream import ID_HEADER, KeyedStream, Stor
 from skerry_regions.process.cancellation import cancel_tasks
 
 LOOK_SECONDS = 2.0  # twice of which is silence
-MAX_PAUSE_SECONDS = 5.0
 INACTIVE_NANOSECONDS = 30_000_000_000  # after which servers forget a consumer that none listens to
 
 logger = logging.getLogger(__name__)
@@ -99,7 +98,7 @@ class StreamFollower:
                     last_missed = last
             except (Unavailable, JetStreamError) as error:
                 logger.debug("%s is not followed now: %s", self._stream.name, error)
-                pause = min(MAX_PAUSE_SECONDS, 2 * pause + 0.1)
+                pause = min(LOOK_SECONDS, 2 * pause + 0.1)
             await asyncio.sleep(pause or LOOK_SECONDS)
 
     async def _begin_anew(self) -> None:
