@@ -88,6 +88,8 @@ class Confined:
             child.kill()
 
     def _running(self) -> _Child:
+        if self._child is not None and self._child.has_ended:  # killed by somebody else
+            self.close()
         if self._child is None:
             self._child = _Child(self._program)
             try:
@@ -120,6 +122,10 @@ class _Child:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
 
     def send(self, message: bytes) -> None:
         """Send a message. Raises OSError when the child is gone."""

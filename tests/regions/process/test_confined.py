@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -38,6 +40,16 @@ def test_a_message_dies_alone(child: Confined, message: bytes) -> None:
         child.ask(message)
     assert child.ask(b"abc") == b"cba"
     assert child.pid == before
+
+
+def test_a_child_that_was_killed_costs_the_next_message_nothing(child: Confined) -> None:
+    child.start()
+    before = child.pid
+    assert before is not None
+    os.killpg(before, signal.SIGKILL)
+    os.waitid(os.P_PID, before, os.WEXITED | os.WNOWAIT)
+    assert child.ask(b"abc") == b"cba"
+    assert child.pid != before
 
 
 def test_each_message_has_a_process_of_its_own_below_everything_else(child: Confined) -> None:
