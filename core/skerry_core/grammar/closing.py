@@ -24,10 +24,12 @@ from skerry_core.grammar.values import Values
 MAX_BYTES: Final = 65_536  # of a way
 MAX_TAILS: Final = 64  # of a known way, where another may join it
 MAX_CLOSED: Final = 512  # brackets closed in a row: what takes more is free text, without an end
-# What a search may spend: masks, of 10 to 30 µs each, and tries of a text, of 1 µs.
-AT_START: Final = (1000, 60_000)
+# What a search may spend: masks, of 10 to 30 µs each, and about so many µs of everything else.
+AT_START: Final = (1000, 200_000)
 LATER: Final = (100, 10_000)  # between two steps of an engine
 MANY_BYTES: Final = 128  # that may come next: a mask of free text, of 450 µs, counts as two
+STEP_WORK: Final = 10  # of a place on a way
+TOKENS_PER_WORK: Final = 16  # that a text has, or that are taken of it
 MAX_SCALAR: Final = 256  # bytes that a search adds to one scalar
 WIDTH: Final = 4  # places that it keeps of each length
 
@@ -107,7 +109,8 @@ class Closings:
                 for tail in tails:
                     if self._closes(walker, tail):
                         return self.spelling.way(bytes(text), tail)
-            budget.tries -= 1 + len(tails)
+                    budget.work -= 1 + 2 * tail.num_tokens // TOKENS_PER_WORK
+            budget.work -= STEP_WORK
             step = self._step(walker, values, place, budget)
             ids = self.spelling.ids(step)
             if not ids or len(text) + len(step) > MAX_BYTES or not walker.consume_tokens(ids):
@@ -151,11 +154,12 @@ class Closings:
         """Return the first text that may come here and after which what is around it goes on."""
         after = [*values.after, *(() if self._end is None else (self._end,))]
         for text, ids in candidates:
-            budget.tries -= 1
-            if walker.validate_tokens(ids) == len(ids) and any(
-                walker.validate_tokens([*ids, each]) == len(ids) + 1 for each in after
+            if budget.fits(walker, ids) and any(
+                budget.fits(walker, [*ids, each]) for each in after
             ):
                 return text
+            if budget.is_used_up:
+                break
         return b""
 
     def _found(self, walker: LLMatcher, values: Values, place: JsonPlace, budget: _Budget) -> bytes:
@@ -209,21 +213,27 @@ class Closings:
 
 
 class _Budget:
-    """What one search may still spend."""
+    """What one search may still spend: counted, as what it finds depends on no machine."""
 
-    def __init__(self, vocab_size: int, masks: int, tries: int) -> None:
+    def __init__(self, vocab_size: int, masks: int, work: int) -> None:
         self.mask = np.zeros(-(-vocab_size // 32), np.uint32)  # the last one
         self.masks = masks
-        self.tries = tries
+        self.work = work
 
     @property
     def is_used_up(self) -> bool:
-        return self.masks <= 0 or self.tries <= 0
+        return self.masks <= 0 or self.work <= 0
 
     def mask_of(self, matcher: LLMatcher) -> UInt32:
         matcher.unsafe_compute_mask_ptr(self.mask.ctypes.data, self.mask.nbytes)
         self.masks -= 1
         return self.mask
+
+    def fits(self, walker: LLMatcher, ids: list[int]) -> bool:
+        """Return whether these tokens may come next."""
+        num_taken = walker.validate_tokens(ids)
+        self.work -= 1 + (len(ids) + num_taken) // TOKENS_PER_WORK
+        return num_taken == len(ids)
 
 
 def _representatives(choices: list[int]) -> list[int]:
