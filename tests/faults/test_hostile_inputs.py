@@ -17,6 +17,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests import cycles
 from tests.core.byte_grammars import END, VOCAB, write_byte_tokenizer
 from tests.edge.support import ACCOUNT
 from tests.faults.hostile_inputs import Attack, attacks
@@ -123,6 +124,7 @@ async def platform(folder: Path, clock: StepClock) -> AsyncGenerator[httpx.Async
     ) as client:
         yield client
     await node.close()
+    edge.planner.close()
 
 
 async def victim(client: httpx.AsyncClient, stop: asyncio.Event) -> int:
@@ -162,10 +164,10 @@ async def assail(folder: Path, number: int, seed: int) -> tuple[StepClock, Count
         bystander = asyncio.create_task(victim(client, stop))
         for attack in attacks(MODEL, seed + 1, 50):  # until everything that is lazy is there
             await ask(client, attack)
+        everything = attacks(MODEL, seed, number)
         gc.collect()
         gc.freeze()  # as the platform does when it is ready
         before = resident()
-        everything = attacks(MODEL, seed, number)
         for start in range(0, number, quarter):
             queue = iter(everything[start : start + quarter])
             await asyncio.gather(*(attacker(queue) for _ in range(AT_ONCE)))
@@ -206,6 +208,21 @@ def _checked(number: int, outcomes: Counter[str], grown: list[int]) -> list[int]
 
 def test_some(tmp_path: Path) -> None:
     check(tmp_path, 250, seed=1)
+
+
+def test_a_request_that_has_ended_leaves_no_cycle(tmp_path: Path) -> None:
+    """Whatever came of it: collecting them would hold up a step."""
+
+    async def left() -> Counter[str]:
+        async with platform(tmp_path, StepClock()) as client:
+            for attack in attacks(MODEL, 1, 50):
+                await ask(client, attack)
+            with cycles.counted() as found:
+                for attack in attacks(MODEL, 2, 250):
+                    await ask(client, attack)
+        return found
+
+    assert asyncio.run(left()) == {}
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ AHEAD_BYTES = 32 << 20  # in place beyond what is in use: a small node never hol
 _MADV_POPULATE_WRITE = 23  # Linux 5.14: fault pages in, writable, and change nothing in them
 _CHUNK_BYTES = 256 << 10  # per call, while which the process's memory map is locked
 _LOWEST_PRIORITY = 19
+_libc = ctypes.CDLL(None)
 
 
 class PageAhead:
@@ -87,5 +88,5 @@ def _populate(start: int, size: int) -> bool:
     if sys.platform != "linux":
         return False
     advice = ctypes.c_int(_MADV_POPULATE_WRITE)
-    failed: int = ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), advice)
+    failed: int = _libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), advice)
     return not failed

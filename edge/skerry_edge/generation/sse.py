@@ -77,6 +77,7 @@ class Attended:
         self._grace.cancel()
         if self._watch is not None:
             self._watch.cancel()
+            self._watch = None  # its error refers to this by its traceback
         if self.gone and self._task.uncancel() == 0 and exc_type in (None, asyncio.CancelledError):
             raise self._failure or ClientDisconnect from None
 

@@ -98,6 +98,7 @@ class GuardedProtocol(asyncio.Protocol):
         self._is_writable.set()
         if self._exchange is not None:
             self._exchange.cut_off()
+            self._exchange = None  # which has this connection
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:

@@ -125,6 +125,7 @@ class Settlement:
                 self._entry.settle("cached", Amount())
             else:
                 self._entry.settle(outcome, self._amount())
+            self._entry = None  # which has a method of this
         return outcome
 
     def _num_tokens(self) -> int:

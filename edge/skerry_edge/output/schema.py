@@ -59,8 +59,8 @@ class _Checker:
         self._root = root
         self._unenforced = unenforced
         self._count = 0
-        self._targets: dict[str, _Target | None] = {}  # of references
-        self._branches = Branches(self._resolved)
+        self._references = _References(root)
+        self._branches = Branches(self._references.resolved)
         self._closable: list[Schema] = []
         self._is_combined = False  # schemas must leave room for each other's properties
 
@@ -149,7 +149,7 @@ class _Checker:
             }
         check_plain(keyword, value, path)
         if keyword == "$ref":
-            if (target := self._target(str(value))) is None:
+            if (target := self._references.target(str(value))) is None:
                 raise wrong(path, f"refers to no schema in this one: {value[:200]!r}")
             return target.pointer
         return value
@@ -157,8 +157,6 @@ class _Checker:
     def _is_left_out_name(self, pattern: str, path: Path) -> bool:
         """Return the same of a pattern of names."""
         return self._is_left_out({}, "pattern", pattern, (path, f".{pattern}"))
-
-    # --- oneOf and references --------------------------------------------------------------------
 
     def _check_one_of(self, branches: object, path: Path) -> None:
         if not isinstance(branches, list):
@@ -177,7 +175,22 @@ class _Checker:
                 "tell its branches apart; write anyOf",
             ) from None
 
-    def _resolved(self, schema: object) -> Schema:
+
+class _Target(NamedTuple):
+    """What a reference names, and where that is in the schema that is returned."""
+
+    schema: object
+    pointer: str
+
+
+class _References:
+    """The schemas that local references of one schema name."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._targets: dict[str, _Target | None] = {}
+
+    def resolved(self, schema: object) -> Schema:
         """Return a schema without references at its top."""
         for _ in range(MAX_DEPTH):
             if not isinstance(schema, dict):
@@ -185,11 +198,11 @@ class _Checker:
             reference = schema.get("$ref")
             if not isinstance(reference, str):
                 return schema
-            target = self._target(reference)
+            target = self.target(reference)
             schema = None if target is None else target.schema
         return _ANYTHING
 
-    def _target(self, reference: str) -> _Target | None:
+    def target(self, reference: str) -> _Target | None:
         """Return the schema that a local reference (RFC 6901) names; None for nothing."""
         if reference not in self._targets:
             self._targets[reference] = self._found(reference)
@@ -221,13 +234,6 @@ class _Checker:
                         return None  # it is left out
                     parts[place] = "anyOf"
         return _Target(target, "/".join((root, *parts))) if inside == "schema" else None
-
-
-class _Target(NamedTuple):
-    """What a reference names, and where that is in the schema that is returned."""
-
-    schema: object
-    pointer: str
 
 
 def _container(keyword: str, value: object) -> Container | None:

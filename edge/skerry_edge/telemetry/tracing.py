@@ -8,7 +8,7 @@ what has a phase to report, or a log line, needs no parameter for it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -26,7 +26,7 @@ Attributes = dict[str, Value]
 _current: ContextVar[Trace | None] = ContextVar("trace", default=None)
 
 
-class Candidate(Struct, frozen=True, kw_only=True):
+class Candidate(Struct, frozen=True, kw_only=True, gc=False):
     """A placement that the router looked at: its cost in seconds, and the terms that it sums."""
 
     path: str
@@ -37,8 +37,11 @@ class Candidate(Struct, frozen=True, kw_only=True):
     terms: dict[str, float]
 
 
-class Span(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A stretch of time with a name. `seconds` is None while it lasts: of a request that runs."""
+class Span(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A stretch of time with a name. `seconds` is None while it lasts: of a request that runs.
+
+    Thousands are kept: no collection looks at one, as none can refer to itself.
+    """
 
     id: str
     parent: str
@@ -46,7 +49,7 @@ class Span(Struct, frozen=True, kw_only=True, omit_defaults=True):
     start: float  # seconds since the request's header
     seconds: float | None = None
     attributes: Attributes = {}
-    candidates: list[Candidate] = []  # of a route, the chosen one first
+    candidates: tuple[Candidate, ...] = ()  # of a route, the chosen one first
 
 
 class TraceRecord(Struct, frozen=True, kw_only=True):
@@ -104,7 +107,7 @@ class Trace:
         *,
         parent: str = "",
         id: str = "",
-        candidates: list[Candidate] | None = None,
+        candidates: Iterable[Candidate] = (),
     ) -> str:
         """Note a span between two offsets; the id it has. Without a parent it is the request's."""
         span = Span(
@@ -114,7 +117,7 @@ class Trace:
             start=start,
             seconds=max(0.0, end - start),
             attributes=attributes or {},
-            candidates=candidates or [],
+            candidates=tuple(candidates),
         )
         if len(self._spans) < MAX_SPANS:
             self._spans.append(span)

@@ -160,6 +160,7 @@ class Preparation:
         for each in (self._compiling, self._loading, self._arriving):
             if each is not None:
                 each.cancel()
+        self._compiling = self._loading = self._arriving = None  # errors refer to this by traceback
 
 
 def _measure(

@@ -26,7 +26,7 @@ from skerry_regions.node.metrics import NodeMetrics
 from skerry_regions.node.preparation import Preparation
 from skerry_regions.node.rejections import REFUSED, State, rejection, unavailable
 from skerry_regions.node.reporting import Reporter, StepNews
-from skerry_regions.node.stream import NodeStream, Sink
+from skerry_regions.node.stream import NodeStream, Sink, ignore
 from skerry_regions.wire.client import NO_USAGE, failed_event
 from skerry_regions.wire.link_auth import NO_CREDENTIALS, LinkCredentials
 from skerry_regions.wire.protocol import (
@@ -275,12 +275,14 @@ class ServedModel:
             stream.deadline.cancel()
         if stream.preparing is not None:
             stream.preparing.cancel()
+            stream.preparing = None  # its error refers to the stream by its traceback
         if stream.outgoing is not None:
             stream.outgoing.end()
         if isinstance(event, Failed):
             self._metrics.failures.add(1, self.model, event.code)
         stream.log_end(event)
         self._emit(stream, event)
+        stream.sink = ignore  # whoever read it may hold the stream
 
     def _emit(self, stream: NodeStream, event: Accepted | Event) -> bool:
         """Pass an event on: one stream's broken sink must not cost the others their tokens.
@@ -291,10 +293,7 @@ class ServedModel:
             stream.sink(event)
             return True
         except Exception:
-            logger.exception(
-                "the sink of stream %s failed",
-                stream.engine_id,
-                extra={"fields": stream.log_fields},
-            )
+            extra = {"fields": stream.log_fields}
+            logger.exception("the sink of stream %s failed", stream.engine_id, extra=extra)
             self.abort(stream)
             return False

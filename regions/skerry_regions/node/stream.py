@@ -34,6 +34,10 @@ Sink = Callable[[Accepted | Event], None]
 """
 
 
+def ignore(event: Accepted | Event) -> None:
+    """Take an event of a stream that has ended."""
+
+
 class StreamTimes:
     """When the phases of one stream began, from its arrival on; `timeline` makes the phases of it.
     A few calls per stream, none per token.

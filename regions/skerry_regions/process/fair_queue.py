@@ -87,7 +87,10 @@ class FairQueue:
         waiter.waiting.append((work, done))
         self._num_waiting += 1
         self._begin_next()
-        return await done
+        try:
+            return await done
+        finally:
+            del done  # its error refers to this frame by its traceback
 
     def close(self) -> None:
         """Cancel what waits, and wait for what runs. Blocks."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
+from tests import cycles
 from tests.edge.scripted_region import Hold, ScriptedStream, answer
-from tests.edge.support import PATIENCE, Deployment, asking, deployed, events, eventually
+from tests.edge.support import MODEL, PATIENCE, Deployment, asking, deployed, events, eventually
 
 from skerry_edge.limits import Limits
 
@@ -152,3 +154,26 @@ def test_what_was_measured(edge: Deployment) -> None:
     assert "# TYPE vllm:time_to_first_token_seconds histogram" in text
     assert 'vllm:generation_tokens_total{model_name="@cf/test/bytes"}' in text
     assert "\nskerry_requests_in_progress 0\n" in text
+
+
+def test_connections_and_what_they_brought_leave_no_cycle(edge: Deployment) -> None:
+    """Of whole answers, streams, refusals and clients that are gone."""
+
+    def call() -> None:
+        with httpx.Client(base_url=edge.client.base_url, headers=edge.client.headers) as client:
+            for body in (
+                {"model": MODEL, "prompt": "x"},
+                {"model": MODEL, "prompt": "x", "stream": True},
+                {"model": MODEL, "prompt": 1},
+            ):
+                client.post(edge.complete_path, json=body)
+            with asking(client, edge.run_path, {"prompt": "x"}):
+                pass
+        edge.settle()
+
+    call()
+    with cycles.counted() as found:
+        for _ in range(3):
+            call()
+        time.sleep(0.2)  # until their connections are closed here, too
+    assert found == {}
