@@ -8,7 +8,7 @@ what has a phase to report, or a log line, needs no parameter for it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -49,7 +49,7 @@ class Span(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     start: float  # seconds since the request's header
     seconds: float | None = None
     attributes: Attributes = {}
-    candidates: tuple[Candidate, ...] = ()  # of a route, the chosen one first
+    candidates: list[Candidate] = []  # of a route, the chosen one first
 
 
 class TraceRecord(Struct, frozen=True, kw_only=True):
@@ -107,7 +107,7 @@ class Trace:
         *,
         parent: str = "",
         id: str = "",
-        candidates: Iterable[Candidate] = (),
+        candidates: list[Candidate] | None = None,
     ) -> str:
         """Note a span between two offsets; the id it has. Without a parent it is the request's."""
         span = Span(
@@ -117,7 +117,7 @@ class Trace:
             start=start,
             seconds=max(0.0, end - start),
             attributes=attributes or {},
-            candidates=tuple(candidates),
+            candidates=candidates or [],
         )
         if len(self._spans) < MAX_SPANS:
             self._spans.append(span)
