@@ -33,5 +33,5 @@ def counted() -> Generator[Counter[str]]:
 def _is_ours(each: object) -> bool:
     """Return whether the product's code made an object, or ran in it."""
     if isinstance(each, FrameType):
-        return "skerry" in each.f_code.co_filename
+        return str(each.f_globals.get("__name__")).startswith("skerry")
     return type(each).__module__.startswith("skerry")

@@ -163,6 +163,7 @@ class Rim:
             if isinstance(exc, _WrongMethod):
                 response.headers["allow"] = exc.allowed
             await response(scope, receive, send_identified)
+            exc.__traceback__ = None  # what it went through may hold it, until a collection
         finally:
             self._record(scope, status, path, trace)
 

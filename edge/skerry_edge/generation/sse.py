@@ -193,6 +193,7 @@ class EventStream(Response):
                     if attended.gone:
                         raise
                     await send(_part(self._encode_error(_as_skerry_error(exc))))
+                    exc.__traceback__ = None  # what it went through may hold it
             await send({"type": "http.response.body", "body": last, "more_body": False})
         finally:
             self._close()

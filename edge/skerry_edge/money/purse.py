@@ -162,6 +162,8 @@ class Purse(RecordWorker):
             if isinstance(error, TimeoutError):
                 raise Unavailable("NATS does not answer in time.") from None
             raise
+        finally:
+            del waiting, outcome  # whose error refers to this frame by its traceback
 
     # --- the worker -------------------------------------------------------------------------------
 

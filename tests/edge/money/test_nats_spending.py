@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from nats.aio.client import Client
+from tests import cycles
 from tests.regions.drivers.faults import FaultPlan
 from tests.regions.drivers.nats_server import NatsCluster
 
@@ -235,3 +237,17 @@ def test_who_is_refused_all_the_time_gets_what_others_give_back(cluster: NatsClu
                     await asyncio.sleep(0.01)
 
     asyncio.run(use())
+
+
+def test_a_request_that_is_refused_leaves_no_cycle(cluster: NatsCluster) -> None:
+    async def use() -> Counter[str]:
+        async with edge(cluster) as spending:
+            budget = (Budget("a", Caps(per_day=10 * COST)),)
+            await spending.reserve(budget, 10 * COST)
+            with cycles.counted() as found:
+                for _ in range(5):
+                    with pytest.raises(QuotaExceeded):
+                        await spending.reserve(budget, COST)
+        return found
+
+    assert asyncio.run(use()) == {}

@@ -9,6 +9,7 @@ Tenants take turns at the thread, and each has what is kept to itself.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -127,8 +128,11 @@ class Grammars:
         if compiling is None:
             compiling = asyncio.create_task(self._compiled(key), name="grammar in work")
             self._compiling[key] = compiling
-            compiling.add_done_callback(lambda _: self._over(key, compiling))
-        return await asyncio.shield(compiling)  # others may wait for the same
+            compiling.add_done_callback(functools.partial(self._over, key))
+        try:
+            return await asyncio.shield(compiling)  # others may wait for the same
+        finally:
+            del compiling  # whose error refers to this frame by its traceback
 
     async def _compiled(self, key: Key) -> _Entry:
         tenant, kind, source, calls = key
