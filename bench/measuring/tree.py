@@ -34,8 +34,8 @@ class Module:
     name: str  # dotted; of a package's `__init__` the package's
     path: str  # below the repository
     is_package: bool
-    num_lines: int
-    num_code_lines: int  # without blank lines, comments and docstrings
+    text: str
+    has_code: bool  # beside comments and docstrings
     classes: tuple[str, ...]  # those within functions and other classes, too
     imports: frozenset[str]  # dotted names, of modules or of what is in them
     type_imports: frozenset[str]  # those for types alone
@@ -96,9 +96,7 @@ class Tree:
     @cached_property
     def rooms(self) -> list[str]:
         """Folders that hold more than an empty `__init__`, one that says what they are for."""
-        return sorted(
-            {self.room(each.name) for each in self.modules.values() if each.num_code_lines}
-        )
+        return sorted({self.room(each.name) for each in self.modules.values() if each.has_code})
 
     @cached_property
     def imports(self) -> list[tuple[str, str]]:
@@ -143,9 +141,9 @@ class Tree:
     def long_files(self) -> dict[str, int]:
         """Lines, of files with more than 300."""
         return {
-            each.path: each.num_lines
+            each.path: num
             for each in self.modules.values()
-            if each.num_lines > LINES_OF_A_FILE
+            if (num := each.text.count("\n")) > LINES_OF_A_FILE
         }
 
     @cached_property
@@ -162,7 +160,7 @@ class Tree:
         """By package."""
         found = Counter[str]()
         for module in self.modules.values():
-            found[module.name.partition(".")[0]] += module.num_code_lines
+            found[module.name.partition(".")[0]] += len(code_lines(module.text))
         return dict(sorted(found.items()))
 
     # ---------------------------------------------------------------------------------------------
@@ -212,8 +210,8 @@ def read_module(path: Path, source: Path, root: Path) -> Module:
         name=".".join(parts[:-1] if is_package else parts),
         path=str(path.relative_to(root)),
         is_package=is_package,
-        num_lines=text.count("\n"),
-        num_code_lines=len(code_lines(text, tree)),
+        text=text,
+        has_code=len(tree.body) > (ast.get_docstring(tree, clean=False) is not None),
         classes=tuple(node.name for node in statements(tree) if isinstance(node, ast.ClassDef)),
         imports=frozenset(imported_names(statements(tree, skipped=for_types))),
         type_imports=frozenset(imported_names(for_types)),
@@ -238,13 +236,13 @@ def imported_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def code_lines(text: str, tree: ast.AST) -> set[int]:
-    """Numbers of the lines that are neither blank nor comment nor docstring."""
+def code_lines(text: str) -> set[int]:
+    """Numbers of the lines that are neither blank nor comment nor docstring: some 10 ms."""
     lines = set[int]()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in NO_CODE:
             lines.update(range(token.start[0], token.end[0] + 1))
-    for node in statements(tree):
+    for node in statements(ast.parse(text)):
         if isinstance(node, ast.Expr) and isinstance(getattr(node.value, "value", None), str):
             lines.difference_update(range(node.lineno, (node.end_lineno or 0) + 1))
     return lines
