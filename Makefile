@@ -34,7 +34,7 @@ run: $(VENV)/.stamp-run  ## start the platform; ARGS="--port 9000" is passed on
 
 test: check $(TEST_HOME)/.stamp-models  ## static checks and all tests but the slow ones; ARGS for pytest
 	@echo "── pytest"
-	@$(PYTEST) -n 2 --dist loadfile $(ARGS)
+	@$(PYTEST) -n 3 --dist loadfile $(ARGS)
 
 test-all: check $(VENV)/.stamp-test-all $(TEST_HOME)/.stamp-models  ## the slow tests too, properties at random and deeper, real clients
 	@SKERRY_SHOTS="$(CURDIR)/.cache/pictures" $(PYTEST) -m "slow or not slow" --hypothesis-profile=deep $(ARGS)
