@@ -122,9 +122,16 @@ class Lease:
 
     def is_to_give(self, periods: Sequence[str], now: float, edges: int = 1) -> bool:
         """Return whether others of so many edges lack what is here, or the cap was lowered."""
+        return self.is_lowered or self.is_lacked(periods, now, edges)
+
+    @property
+    def is_lowered(self) -> bool:
+        """Return whether the record has more for this life than a lowered cap leaves. False during
+        a write, which may be in the record before its answer comes, and where it is forgotten."""
         own = self.record.ceilings.get(self.life)
-        is_lowered = own is not None and not have_same_amounts(own.amounts, self._ceiling)
-        return is_lowered or self.is_lacked(periods, now, edges)
+        if self._pending is not None or own is None or own.number != self._number:
+            return False
+        return not have_same_amounts(own.amounts, self._ceiling)
 
     def is_lacked(self, periods: Sequence[str], now: float, edges: int = 1) -> bool:
         """Return whether others of so many edges lack what is here; all, where a cap is so small

@@ -122,10 +122,12 @@ class Purse(RecordWorker):
         """Take over what somebody wrote: maybe somebody lacks what is not needed here."""
         self.lease.seen(_decode(stored.data), stored.sequence)
         self._changed.set()
+        if not self.is_read:
+            return
         periods = self._periods()
-        if self.is_read and self.lease.is_to_give(periods, self._clock(), self._edges()):
+        if self.lease.is_to_give(periods, self._clock(), self._edges()):
             self.give("surplus")
-        elif self.is_read and self.lease.is_forgotten(periods):
+        elif self.lease.is_forgotten(periods):
             self._stir()
 
     def lost(self) -> None:
@@ -267,11 +269,14 @@ class Purse(RecordWorker):
         try:
             sequence = await self._stream.write(write, seconds=READ_SECONDS)
         except RevisionConflict as conflict:
-            self._write = None
-            return self.lease.found(*record_of(conflict.found))
+            is_stored = self.lease.found(*record_of(conflict.found))
+        else:
+            self.lease.stored(sequence)
+            is_stored = True
         self._write = None
-        self.lease.stored(sequence)
-        return True
+        if self.lease.is_lowered:  # by another, before the answer to this came
+            self.give("surplus")
+        return is_stored
 
     def _read(self, stored: Stored | None) -> None:
         if self.is_read:

@@ -184,6 +184,19 @@ def test_a_cap_that_one_edge_lowers_holds_at_another_within_a_second(cluster: Na
     asyncio.run(use())
 
 
+def test_a_first_request_of_a_payer_writes_once(cluster: NatsCluster) -> None:
+    """Also where the follower has the record before the answer to its write comes."""
+
+    async def use() -> None:
+        async with edge(cluster) as spending:
+            for number in range(50):
+                await spending.reserve((Budget(f"t{number}", LARGE),), COST)
+            await asyncio.sleep(0.2)
+            assert (await spending._stream.state()).last_sequence == 50
+
+    asyncio.run(use())
+
+
 def test_a_store_that_lost_all_is_told_again_at_once(cluster: NatsCluster) -> None:
     async def use() -> None:
         async with edge(cluster) as spending:
