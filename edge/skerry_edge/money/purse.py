@@ -236,12 +236,12 @@ class Purse(RecordWorker):
                 self.give("surplus")
 
     async def _wait_for_others(self, need: int) -> None:
-        """Wait a moment for what others give back, and take it; longer where they may not read yet
-        what is lacked, after the store was away or has lost it."""
-        give_up = self._clock() + RECALL_SECONDS
+        """Wait a moment for what others give back, and take it. After the store was away, or has
+        lost all, the moment begins once others can read what is lacked."""
+        began = self._clock()
         while need and self._write is None:
             back_at = max(self._away_at, self.lease.restored_at) + RESTORE_SECONDS
-            if (left := max(give_up, back_at) - self._clock()) <= 0:
+            if (left := max(began, back_at) + RECALL_SECONDS - self._clock()) <= 0:
                 return
             self._changed.clear()
             await until_set(self._changed, min(left, RECALL_SECONDS))

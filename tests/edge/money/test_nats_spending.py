@@ -17,8 +17,9 @@ from tests.regions.drivers.faults import FaultPlan
 from tests.regions.drivers.nats_server import NatsCluster
 
 from skerry.errors import QuotaExceeded, Unavailable
-from skerry_edge.money import nats_spending
+from skerry_edge.money import nats_spending, purse
 from skerry_edge.money.caps import Budget, Caps
+from skerry_edge.money.ceilings import RESTORE_SECONDS
 from skerry_edge.money.nats_spending import NatsSpending
 from skerry_edge.money.purse import record_of
 from skerry_edge.money.spending import NANO, periods_at
@@ -159,6 +160,30 @@ def test_an_idle_lease_is_recalled_for_who_lacks_it(cluster: NatsCluster) -> Non
                     await busy.reserve(budget, COST)
                     spent += 1
             assert spent <= 30
+
+    asyncio.run(use())
+
+
+def test_others_have_time_to_give_back_once_a_store_that_lost_all_is_restored(
+    cluster: NatsCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then who lacks it cannot say so."""
+    monkeypatch.setattr(purse, "RECALL_SECONDS", 4.0)
+    monkeypatch.setattr(purse, "READ_SECONDS", 60.0)
+
+    async def use() -> None:
+        clock = Clock()
+        async with edge(cluster) as idle, edge(cluster, clock) as busy:
+            budget = (Budget("a", Caps(per_day=30 * COST)),)
+            await busy.reserve(budget, COST)
+            for hold in [await idle.reserve(budget, COST) for _ in range(20)]:
+                idle.settle(hold, 0.0)
+            busy._lost()
+            lacking = asyncio.create_task(busy.reserve(budget, 15 * COST))
+            await asyncio.sleep(0.1)
+            clock.passed = RESTORE_SECONDS
+            busy._purses[key_of("a")]._changed.set()  # as by a write of a third edge
+            await lacking
 
     asyncio.run(use())
 
