@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +53,13 @@ def pytest_collection_finish() -> None:
 def anyio_backend() -> str:
     """What tests marked `anyio` run on."""
     return "asyncio"
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """What is put on it ends with the test, also with one that fails."""
+    with ExitStack() as stack:
+        yield stack
 
 
 @pytest.fixture(scope="session")

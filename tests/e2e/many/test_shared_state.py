@@ -8,6 +8,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,10 @@ LONGEST = 16  # tokens
 class TwoHomes:
     """Edges of two homes with one account, a node of the first, and NATS servers for both."""
 
-    def __init__(self, folder: Path, model: ModelFiles, servers: NatsCluster, *cap: str) -> None:
+    def __init__(
+        self, stack: ExitStack, folder: Path, model: ModelFiles, servers: NatsCluster, *cap: str
+    ) -> None:
+        """They run until the stack ends at the latest."""
         key, registry = secrets.token_bytes(32), servers.url.partition("?")[0]
         self.one, self.other = (
             replace(new_home(folder / name, model), state=servers.url) for name in ("a", "b")
@@ -46,19 +50,32 @@ class TwoHomes:
             self.one, registry, key, "node", "--id", "n-1", "--model", MODEL, "--runner", "toy",
             "--address", "tcp:127.0.0.1:0",
         )  # fmt: skip
+        stack.callback(self.node.stop)
         self.node.ready_at()
         self.edges = [
             Machine(each, registry, key, "edge", "--id", f"e-{i}", "--model", MODEL, "--port", "0")
             for i, each in enumerate((self.one, self.other))
         ]
+        for edge in self.edges:
+            stack.callback(edge.stop)
         self.urls = [edge.ready_at() for edge in self.edges]
+        self._stack = stack
+
+    def client(self, url: str) -> httpx.Client:
+        """Return a client of the account's OpenAI interface, which is closed with the stack."""
+        client = httpx.Client(
+            base_url=f"{url}/client/v4/accounts/{self.account}/ai/v1/",
+            headers={"authorization": f"Bearer {self.token}"},
+            timeout=120,
+        )
+        return self._stack.enter_context(client)
 
 
 @pytest.mark.slow
 def test_a_cap_holds_over_edges_of_two_homes(
-    tmp_path: Path, default_model: ModelFiles, servers: NatsCluster
+    tmp_path: Path, default_model: ModelFiles, servers: NatsCluster, stack: ExitStack
 ) -> None:
-    homes = TwoHomes(tmp_path, default_model, servers, "--per-day", f"{CAP:.6f}")
+    homes = TwoHomes(stack, tmp_path, default_model, servers, "--per-day", f"{CAP:.6f}")
     price, spent = Catalog.load().resolve(MODEL).price, 0.0
 
     def dollars(usage: dict[str, Any]) -> float:
@@ -68,7 +85,8 @@ def test_a_cap_holds_over_edges_of_two_homes(
         return cost / 1e6
 
     clients = [
-        AI(base_url=url, account_id=homes.account, api_token=homes.token) for url in homes.urls
+        stack.enter_context(AI(base_url=url, account_id=homes.account, api_token=homes.token))
+        for url in homes.urls
     ]
     refused, used = [0, 0], Counter[str]()
     while min(refused) < 3:
@@ -104,16 +122,13 @@ def test_a_cap_holds_over_edges_of_two_homes(
     assert told is not None
     assert float(told[1]) == pytest.approx(spent, rel=1e-4)
     assert not (homes.one.home / "spending.db").exists()
-    for ai in clients:
-        ai.close()
-    homes.node.stop()
 
 
 @pytest.mark.slow
 def test_tokens_limits_and_cached_prompts_are_those_of_both_homes(
-    tmp_path: Path, default_model: ModelFiles, servers: NatsCluster
+    tmp_path: Path, default_model: ModelFiles, servers: NatsCluster, stack: ExitStack
 ) -> None:
-    homes = TwoHomes(tmp_path, default_model, servers)
+    homes = TwoHomes(stack, tmp_path, default_model, servers)
     assert (homes.one.home / "secret").read_bytes() == (homes.other.home / "secret").read_bytes()
 
     def ask(edge: int, token: str) -> httpx.Response:
@@ -140,8 +155,6 @@ def test_tokens_limits_and_cached_prompts_are_those_of_both_homes(
     for edge in (0, 1):
         within(4.0, lambda edge=edge: ask(edge, homes.token).status_code == 429)
     assert (homes.one.home / "limits.yaml").read_text() == limits
-    for machine in (*homes.edges, homes.node):
-        machine.stop()
 
 
 def within(seconds: float, condition: Callable[[], bool]) -> None:
@@ -152,17 +165,10 @@ def within(seconds: float, condition: Callable[[], bool]) -> None:
 
 
 def test_a_conversation_goes_on_at_an_edge_of_another_home(
-    tmp_path: Path, default_model: ModelFiles, servers: NatsCluster
+    tmp_path: Path, default_model: ModelFiles, servers: NatsCluster, stack: ExitStack
 ) -> None:
-    homes = TwoHomes(tmp_path, default_model, servers)
-    clients = [
-        httpx.Client(
-            base_url=f"{url}/client/v4/accounts/{homes.account}/ai/v1/",
-            headers={"authorization": f"Bearer {homes.token}"},
-            timeout=60,
-        )
-        for url in homes.urls
-    ]
+    homes = TwoHomes(stack, tmp_path, default_model, servers)
+    clients = [homes.client(url) for url in homes.urls]
 
     def respond(edge: int, text: str, previous: str | None = None) -> dict[str, Any]:
         body = {"model": MODEL, "input": text, "max_output_tokens": 4, "temperature": 0}
@@ -204,25 +210,14 @@ def test_a_conversation_goes_on_at_an_edge_of_another_home(
     homes.edges[0].stop()  # which sends what it has not sent
     with AI(base_url=homes.urls[1], account_id=homes.account, api_token=homes.token) as ai:
         until(lambda: [line["requests"] for line in ai.usage()] == [8])
-    for client in clients:
-        client.close()
-    for machine in (homes.edges[1], homes.node):
-        machine.stop()
 
 
 @pytest.mark.slow
 def test_a_batch_is_polled_and_read_at_an_edge_of_another_home(
-    tmp_path: Path, default_model: ModelFiles, servers: NatsCluster
+    tmp_path: Path, default_model: ModelFiles, servers: NatsCluster, stack: ExitStack
 ) -> None:
-    homes = TwoHomes(tmp_path, default_model, servers)
-    one, other = (
-        httpx.Client(
-            base_url=f"{url}/client/v4/accounts/{homes.account}/ai/v1/",
-            headers={"authorization": f"Bearer {homes.token}"},
-            timeout=60,
-        )
-        for url in homes.urls
-    )
+    homes = TwoHomes(stack, tmp_path, default_model, servers)
+    one, other = (homes.client(url) for url in homes.urls)
     body = {"model": MODEL, "messages": [{"role": "user", "content": "x"}], "max_tokens": 4}
     asked = [
         {"custom_id": f"c{i}", "method": "POST", "url": "/v1/chat/completions", "body": body}
@@ -250,10 +245,6 @@ def test_a_batch_is_polled_and_read_at_an_edge_of_another_home(
         [row] = home("batch", "list").stdout.splitlines()[1:]
         assert row.split()[:4] == [id, "completed", "8", "8"]
         assert not (home.home / "queue.db").exists()
-    for client in (one, other):
-        client.close()
-    for machine in (*homes.edges, homes.node):
-        machine.stop()
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,18 +67,18 @@ class Load:
 
     def _chat(self, url: str, number: int) -> None:
         body: dict[str, Any] = {"model": MODEL, "max_tokens": 8}
-        with client_of(self._homes, url) as client:
-            for turn in range(1_000_000):
-                if self._is_over.wait(PAUSE_SECONDS):
-                    return
-                body["messages"] = [{"role": "user", "content": f"{number} {turn} {url}"}]
-                keys = {"idempotency-key": f"{url} {number} {turn}"} if turn % 2 else {}
-                reply = client.post("chat/completions", json=body, headers=keys)
-                with self._lock:
-                    if reply.status_code != 200:
-                        self.failed.append(reply.text)
-                    else:
-                        self.used += used(reply.json()["usage"])
+        client = self._homes.client(url)
+        for turn in range(1_000_000):
+            if self._is_over.wait(PAUSE_SECONDS):
+                return
+            body["messages"] = [{"role": "user", "content": f"{number} {turn} {url}"}]
+            keys = {"idempotency-key": f"{url} {number} {turn}"} if turn % 2 else {}
+            reply = client.post("chat/completions", json=body, headers=keys)
+            with self._lock:
+                if reply.status_code != 200:
+                    self.failed.append(reply.text)
+                else:
+                    self.used += used(reply.json()["usage"])
 
 
 def used(usage: dict[str, Any]) -> Counter[str]:
@@ -84,14 +86,6 @@ def used(usage: dict[str, Any]) -> Counter[str]:
         requests=1,
         prompt_tokens=usage["prompt_tokens"],
         output_tokens=usage["completion_tokens"],
-    )
-
-
-def client_of(homes: TwoHomes, url: str) -> httpx.Client:
-    return httpx.Client(
-        base_url=f"{url}/client/v4/accounts/{homes.account}/ai/v1/",
-        headers={"authorization": f"Bearer {homes.token}"},
-        timeout=120,
     )
 
 
@@ -115,10 +109,10 @@ def submitted(client: httpx.Client) -> str:
 
 
 def test_servers_that_are_away_fail_no_request_and_lose_nothing(
-    tmp_path: Path, default_model: ModelFiles, servers: NatsCluster
+    tmp_path: Path, default_model: ModelFiles, servers: NatsCluster, stack: ExitStack
 ) -> None:
-    homes = TwoHomes(tmp_path, default_model, servers, "--per-day", "10")
-    one, other = (client_of(homes, url) for url in homes.urls)
+    homes = TwoHomes(stack, tmp_path, default_model, servers, "--per-day", "10")
+    one, other = (homes.client(url) for url in homes.urls)
     load = Load(homes)
     with load.running():
         time.sleep(10)  # the pace is known
@@ -146,7 +140,6 @@ def test_servers_that_are_away_fail_no_request_and_lose_nothing(
     for url in homes.urls:
         with AI(base_url=url, account_id=homes.account, api_token=homes.token) as ai:
             until(lambda: summed(ai) == total)
-    stop(homes, one, other)
 
 
 def summed(ai: AI) -> Counter[str]:
@@ -155,56 +148,42 @@ def summed(ai: AI) -> Counter[str]:
 
 
 def test_full_disks_of_the_servers_are_said_so_and_cost_nothing_that_is_there(
-    tmp_path: Path, default_model: ModelFiles
+    tmp_path: Path, default_model: ModelFiles, stack: ExitStack
 ) -> None:
-    with contextlib.ExitStack() as stack:
-        (tmp_path / "disks").mkdir()
-        disks = [
-            stack.enter_context(small_disk(tmp_path / "disks" / f"n{number}", DISK_BYTES))
-            for number in range(1, 4)
-        ]
-        servers = NatsCluster(tmp_path / "nats", stores=tmp_path / "disks")
-        stack.callback(servers.stop)
-        homes = TwoHomes(tmp_path, default_model, servers, "--per-day", "10")
-        one, other = (client_of(homes, url) for url in homes.urls)
-        content = bytes(range(256)) * 4096
-        kept = one.post("files", data={"purpose": "batch"}, files={"file": content}).json()["id"]
-        body = {"model": MODEL, "input": "x", "max_output_tokens": 4}
-        answer = one.post("responses", json=body).json()
-        load = Load(homes)
-        with load.running():
-            time.sleep(2)
-            filled = [fill(disk) for disk in disks]
-            refused = one.post("files", data={"purpose": "batch"}, files={"file": content})
-            assert refused.status_code == 503, refused.text
-            logger.info("refused: %s", refused.json()["error"]["message"])
-            unstored = other.post("responses", json=body)
-            assert unstored.status_code == 200
-            assert unstored.json()["store"] is False
-            for path in filled:
-                path.unlink()
-            for name in servers.names:  # their JetStream is off until they are started again
-                servers.kill(name)
-                servers.start(name)
-            until(
-                lambda: (
-                    one.post(
-                        "files", data={"purpose": "batch"}, files={"file": content}
-                    ).status_code
-                    == 200
-                )
-            )
-        assert load.failed == []
-        assert other.get(f"files/{kept}/content").content == content
-        assert other.get(f"responses/{answer['id']}").json() == answer
-        stop(homes, one, other)
-
-
-def stop(homes: TwoHomes, *clients: httpx.Client) -> None:
-    for client in clients:
-        client.close()
-    for machine in (*homes.edges, homes.node):
-        machine.stop()
+    (tmp_path / "disks").mkdir()
+    disks = [
+        stack.enter_context(small_disk(tmp_path / "disks" / f"n{number}", DISK_BYTES))
+        for number in range(1, 4)
+    ]
+    servers = NatsCluster(tmp_path / "nats", stores=tmp_path / "disks")
+    stack.callback(servers.stop)
+    homes = TwoHomes(stack, tmp_path, default_model, servers, "--per-day", "10")
+    one, other = (homes.client(url) for url in homes.urls)
+    content = bytes(range(256)) * 4096
+    upload = partial(one.post, "files", data={"purpose": "batch"}, files={"file": content})
+    until(lambda: upload().status_code == 200)  # new servers have elections first
+    kept = upload().json()["id"]
+    body = {"model": MODEL, "input": "x", "max_output_tokens": 4}
+    answer = one.post("responses", json=body).json()
+    load = Load(homes)
+    with load.running():
+        time.sleep(2)
+        filled = [fill(disk) for disk in disks]
+        refused = upload()
+        assert refused.status_code == 503, refused.text
+        logger.info("refused: %s", refused.json()["error"]["message"])
+        unstored = other.post("responses", json=body)
+        assert unstored.status_code == 200
+        assert unstored.json()["store"] is False
+        for path in filled:
+            path.unlink()
+        for name in servers.names:  # their JetStream is off until they are started again
+            servers.kill(name)
+            servers.start(name)
+        until(lambda: upload().status_code == 200)
+    assert load.failed == []
+    assert other.get(f"files/{kept}/content").content == content
+    assert other.get(f"responses/{answer['id']}").json() == answer
 
 
 @pytest.fixture
