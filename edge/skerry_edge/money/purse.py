@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import random
 import time
 from collections import deque
@@ -28,7 +29,7 @@ from skerry_regions.process.pauses import until_set
 
 RECALL_SECONDS = 0.25  # that a request waits for others to give back
 READ_SECONDS = 2.0  # that a request waits for the store
-AGAIN_SECONDS = 0.25  # until the next request for more, where nothing was free
+AGAIN_SECONDS = 0.25  # until a lease is renewed again, or more is looked for where none was free
 SETTLE_SECONDS = 0.02  # in which small amounts that come back gather
 CONTENTION_SECONDS = 0.002  # that who was too late waits at most
 PAUSE_SECONDS = 0.2  # after a store that was away
@@ -185,10 +186,8 @@ class Purse(RecordWorker):
                 await asyncio.sleep(SETTLE_SECONDS if giving == "surplus" else 0)
                 await self._change(0, giving)
             elif self.lease.is_forgotten(self._periods()) or self._is_low():
-                before = self.lease.room(self._periods())
                 await self._change(0)
-                if self._write is None and self.lease.room(self._periods()) <= before:
-                    self._renew_after = self._clock() + AGAIN_SECONDS
+                self._renew_after = self._clock() + AGAIN_SECONDS
             else:
                 return False
         except Unavailable as error:
@@ -236,17 +235,21 @@ class Purse(RecordWorker):
                 self.give("surplus")
 
     async def _wait_for_others(self, need: int) -> None:
-        """Wait a moment for what others give back, and take it. After the store was away, or has
-        lost all, the moment begins once others can read what is lacked."""
-        began = self._clock()
-        while need and self._write is None:
+        """Say what is lacked, and wait a moment for what others give back. After the store was
+        away, or has lost all, the moment begins once they can read it."""
+        give_up = math.inf
+        while True:
             back_at = max(self._away_at, self.lease.restored_at) + RESTORE_SECONDS
-            if (left := max(began, back_at) + RECALL_SECONDS - self._clock()) <= 0:
+            is_read_by_others = self._clock() >= back_at
+            await self._change(need)
+            if not (need := self._grant()) or self._write is not None:
+                return
+            now = self._clock()
+            give_up = min(give_up, now + RECALL_SECONDS) if is_read_by_others else math.inf
+            if now >= give_up:
                 return
             self._changed.clear()
-            await until_set(self._changed, min(left, RECALL_SECONDS))
-            await self._change(need)
-            need = self._grant()
+            await until_set(self._changed, min(give_up - now, RECALL_SECONDS))
 
     async def _change(self, need: int, giving: Giving = "nothing") -> None:
         """Change the record, if there is something to change."""
